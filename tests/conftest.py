@@ -1,0 +1,56 @@
+"""Settings of every test session: shape checks, strict JAX arithmetic, and a watch on global state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import equinox  # noqa: F401
+import jax
+import jaxtyping
+import numpy as np
+import numpyro  # noqa: F401
+import optax  # noqa: F401
+import pytest
+from hypothesis import settings
+
+# Host code runs the same formulas on float64 numpy arrays as jitted code on traced ones, so where an annotation of the
+# package says `Array` both kinds may come. Libraries are imported first, and keep their own.
+jaxtyping.Array = jax.Array | np.ndarray
+
+# The shapes and dtypes in the annotations are checked at every call: while tracing, so that a compiled function pays
+# nothing, but a host loop runs about three times as long. The hook acts on imports that come after it. beartype is told
+# that an int may stand for a float (PEP 484), and leaves Self alone, which it cannot check from a method.
+jaxtyping.install_import_hook(
+    "stocktake_jax",
+    "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True, "
+    "hint_overrides=beartype.FrozenDict({__import__('typing').Self: object})))",
+)
+
+# What JAX would silently repair is an error here: int32 + float32, or a (26,) array added to a (50, 26) one.
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Same examples in every run, and no deadline: the first call of a jitted function compiles.
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+settings.load_profile("ci")
+
+_WATCHED = ("jax_enable_x64", "jax_numpy_dtype_promotion", "jax_numpy_rank_promotion", "jax_default_matmul_precision")
+
+
+@pytest.fixture(autouse=True)
+def global_jax_flags_stay() -> Iterator[None]:
+    """Fail the test that leaves a JAX flag changed; float64 must be asked for in a scope."""
+    before = {flag: getattr(jax.config, flag) for flag in _WATCHED}
+    yield
+    after = {flag: getattr(jax.config, flag) for flag in _WATCHED}
+    for flag, value in before.items():
+        if after[flag] != value:
+            jax.config.update(flag, value)  # so that only the guilty test fails
+    assert after == before, "a JAX flag was left changed; use a scope such as `with jax.enable_x64(True):`"
+
+
+@pytest.fixture
+def standard_promotion() -> Iterator[None]:
+    """JAX's ordinary dtype promotion, for tests that run numpyro's NUTS or optax's Adam: both mix int and float."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
