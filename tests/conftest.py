@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 
+# What this process has compiled, neither it nor the commands that it starts need compile again. A folder of its own:
+# JAX writes entries in place, where another process could read half of one. JAX reads these when it is imported.
+_compiled = tempfile.mkdtemp(prefix="stocktake-tests-")
+atexit.register(shutil.rmtree, _compiled, ignore_errors=True)
+os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+
+# ruff: noqa: E402
 import equinox  # noqa: F401
 import jax
 import jaxtyping
@@ -47,6 +59,17 @@ def global_jax_flags_stay() -> Iterator[None]:
         if after[flag] != value:
             jax.config.update(flag, value)  # so that only the guilty test fails
     assert after == before, "a JAX flag was left changed; use a scope such as `with jax.enable_x64(True):`"
+
+
+@pytest.fixture
+def checks() -> Iterator[Callable[[bool], None]]:
+    """Turns the checks of shapes and types off and on, which make host code about five times as slow.
+
+    For tests that repeat the same host code hundreds of times: every so many rounds run under the checks, and the first
+    of them, so that what is traced has been checked.
+    """
+    yield lambda on: jaxtyping.config.update("jaxtyping_disable", not on)
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture
