@@ -128,6 +128,30 @@ class BenchOptions:
             "agents": agents,
         }
 
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Self:
+        """What `to_json` gave.
+
+        Raises:
+            KeyError, TypeError, ValueError: if it is something else.
+            InputError: for values out of range.
+        """
+        agents: Any = None
+        if row["agents"] != "published":
+            agents = {
+                agent: {
+                    int(seed): tuple(math.nan if c is None else float(c) for c in runs) for seed, runs in of.items()
+                }
+                for agent, of in row["agents"].items()
+            }
+        return cls(
+            seeds=tuple(row["seeds"]),
+            model=World.from_toml(row["world"]),
+            true_world=World.from_toml(row["true_world"]),
+            agents=agents,
+            **{name: row[name] for name in ("replications", "futures", "likelihood", "initial", "rules")},
+        )
+
 
 def _whole(name: str, value: Any, low: int, high: int) -> None:
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not low <= value <= high:
@@ -239,7 +263,7 @@ class BenchResult:
         theirs = self.published.references
         rows = []
         for i, seed in enumerate(theirs.seeds):
-            j = self.options.seeds.index(seed)
+            j = self.references.seeds.index(seed)
             mine, se = float(self.references.oracle[j]), float(self.references.oracle_se[j])
             published, published_se = float(theirs.oracle[i]), float(theirs.oracle_se[i])
             rows.append(
@@ -352,9 +376,6 @@ def run_benchmark(
             for seed in set(options.seeds) - set(mine):
                 store.save(done[seed])
     seeds = tuple(done[seed] for seed in options.seeds)
-    references = _references(seeds)
-    agents = published_agents() if options.agents is None else options.agents
-    table, published = score(agents, references), score(agents, References.published(options.seeds))
     run = {
         "package": __version__,
         "python": platform.python_version(),
@@ -370,10 +391,54 @@ def run_benchmark(
         "seeds_resumed": resumed,
         "seconds": round(time.perf_counter() - began, 3),
     }
-    result = BenchResult(options, seeds, references, table, published, run)
+    result = _result(options, seeds, run)
     if store:
         store.conclude(result)
     return result
+
+
+def _result(options: BenchOptions, seeds: tuple[SeedResult, ...], run: Mapping[str, Any]) -> BenchResult:
+    """The result made of finished seeds."""
+    references = _references(seeds)
+    agents = published_agents() if options.agents is None else options.agents
+    published = References.published(result.seed for result in seeds)
+    return BenchResult(options, seeds, references, score(agents, references), score(agents, published), run)
+
+
+def read_results(folder: str | os.PathLike[str]) -> BenchResult:
+    """The results in a folder that `run_benchmark` filled; nothing is computed anew and nothing is written.
+
+    Of an interrupted run it holds the seeds that are finished: `seeds` is then shorter than `options.seeds`, and `run`
+    is {"package": ...} alone.
+
+    Raises:
+        InputError: if the folder is not there, holds no results or no finished seed, or is damaged.
+    """
+    folder = Path(folder)
+    manifest = folder / "manifest.json"
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no folder; make one with `stocktake bench --out {folder}`")
+    if not manifest.exists():
+        raise InputError(
+            f"{folder} is no folder of results (it has no manifest.json); `stocktake bench --out` makes one"
+        )
+    about = _read_json(manifest)
+    try:
+        options = BenchOptions.from_json(about["options"])
+        package = str(about["package"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{manifest} holds no options of a benchmark ({error}); run the benchmark again") from None
+    done = _finished(folder / "seeds", options)
+    if not done:
+        again = f"`stocktake bench --out {folder}` with its options goes on from it"
+        raise InputError(f"{folder} holds no finished seed: its run was interrupted before the first one; {again}")
+    whole = folder / "results.json"
+    run: Any = {"package": package}
+    if len(done) == len(options.seeds) and whole.exists():
+        run = _read_json(whole).get("run", run)
+        if not isinstance(run, dict):
+            raise InputError(f"{whole} is damaged (its run is no object); run the benchmark again")
+    return _result(options, tuple(done[seed] for seed in options.seeds if seed in done), run)
 
 
 def default_chunk(platform_name: str, replications: int) -> int:
@@ -399,10 +464,14 @@ def _compute(
     made_with: str,
     on_week: Callable[[int], None],
 ) -> list[SeedResult]:
-    """One chunk. Repeated seeds, and the episodes that even it out over the devices, are computed and dropped."""
+    """One chunk. Repeated seeds, and the episodes that even it out over the devices, are computed and dropped.
+
+    Episodes stand run by run, so that devices which share them evenly have the same seeds: some weeks are much more
+    work for some seeds than for others, and all devices wait for the last.
+    """
     replications, world = options.replications, options.true_world
-    tape_of = np.repeat(np.arange(len(seeds)), replications)
-    replication = np.tile(np.arange(1, replications + 1), len(seeds))
+    tape_of = np.tile(np.arange(len(seeds)), replications)
+    replication = np.repeat(np.arange(1, replications + 1), len(seeds))
     over = (0, -len(tape_of) % devices)
     tape_of, replication = np.pad(tape_of, over, mode="edge"), np.pad(replication, over, mode="edge")
     runs = Runs(np.array(seeds, np.int64)[tape_of], replication)
@@ -410,17 +479,14 @@ def _compute(
     # The floor does the same in all runs of a seed; playing them all shares one compiled shape of the books.
     floor = simulate(BaseStock(world), tapes, runs, tape_of, world, options.rules)
     fair = simulate(oracle, tapes, runs, tape_of, world, options.rules, on_week)
-    costs = fair.cost
+    costs = fair.cost[: len(seeds) * replications].reshape(replications, len(seeds))
     return [
         SeedResult(
             seed,
             classify_seed(seed, world, jax.tree.map(operator.itemgetter(i), tapes)).profile,
-            float(floor.cost[i * replications]),
-            tuple(costs[i * replications : (i + 1) * replications].tolist()),
-            {
-                "floor": _weeks(floor, i * replications, options.model),
-                "oracle": _weeks(fair, i * replications, options.model),
-            },
+            float(floor.cost[i]),
+            tuple(costs[:, i].tolist()),
+            {"floor": _weeks(floor, i, options.model), "oracle": _weeks(fair, i, options.model)},
             made_with,
         )
         for i, seed in enumerate(dict.fromkeys(seeds))
@@ -429,6 +495,7 @@ def _compute(
 
 def _weeks(played: Trajectories, i: int, model: World) -> list[dict[str, Any]]:
     weeks: list[dict[str, Any]] = []
+    labels = {name: factor.labels for name, factor in model.factors.items()}
     for w in range(HORIZON):
         bill = bill_of(played, i, w)
         week: dict[str, Any] = {"week": w + 1, "cost": sum(bill.values())}
@@ -437,9 +504,7 @@ def _weeks(played: Trajectories, i: int, model: World) -> list[dict[str, Any]]:
         week["books"] = {name: int(units[i, w]) for name, units in played.books.items()}
         if "cost" in played.notes:
             week["belief"] = {
-                name: dict(
-                    zip(model.factors[name].labels, map(_short, played.notes[f"belief.{name}"][i, w]), strict=True)
-                )
+                name: dict(zip(labels[name], map(_short, played.notes[f"belief.{name}"][i, w]), strict=True))
                 for name in FACTORS
             }
             week["expected_cost"] = _short(played.notes["cost"][i, w])
@@ -520,7 +585,7 @@ class Store:
             raise InputError(f"{folder} cannot be used for results ({error.strerror}); give another folder") from None
 
     def _same_options(self, manifest: Path, mine: dict[str, Any]) -> None:
-        theirs = self._read(manifest)
+        theirs = _read_json(manifest)
         if not isinstance(theirs.get("options"), dict):
             raise InputError(f"{manifest}: there are no options in it; give a new or an empty folder")
         if theirs.get("package") != __version__:
@@ -531,40 +596,9 @@ class Store:
             if before != value:
                 raise InputError(f"{self.folder} was made with other options: {_changed(name, before, value)}")
 
-    def _read(self, path: Path) -> dict[str, Any]:
-        try:
-            row = json.loads(path.read_text(encoding="utf-8"))
-            if not isinstance(row, dict):
-                raise ValueError("no object")
-        except ValueError as error:
-            raise InputError(f"{path} is damaged ({error}); delete it, and run again") from None
-        except OSError as error:
-            raise InputError(f"{path} cannot be read ({error.strerror})") from None
-        return row
-
     def finished(self) -> dict[int, SeedResult]:
         """The seeds that are there already."""
-        done = {}
-        for seed in self.options.seeds:
-            path = self.seeds / f"{seed}.json"
-            if path.exists():
-                try:
-                    result = SeedResult.from_json(self._read(path))
-                    good = result.seed == seed and len(result.oracle) == self.options.replications
-                    if (
-                        not good
-                        or result.profile not in PROFILES
-                        or not np.isfinite([result.floor, *result.oracle]).all()
-                    ):
-                        raise ValueError("it is of another run")
-                except (KeyError, TypeError, ValueError) as error:
-                    if isinstance(error, InputError):
-                        raise
-                    raise InputError(
-                        f"{path} is no result of seed {seed} ({error}); delete it, and run again"
-                    ) from None
-                done[seed] = result
-        return done
+        return _finished(self.seeds, self.options)
 
     def save(self, result: SeedResult) -> None:
         """Write a finished seed."""
@@ -613,6 +647,37 @@ class Store:
             partial.replace(path)
         except OSError as error:
             raise InputError(f"{path} cannot be written ({error.strerror})") from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        row = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(row, dict):
+            raise ValueError("no object")
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({error}); delete it, and run again") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror})") from None
+    return row
+
+
+def _finished(folder: Path, options: BenchOptions) -> dict[int, SeedResult]:
+    """The seeds of these options whose files are in a folder."""
+    done = {}
+    for seed in options.seeds:
+        path = folder / f"{seed}.json"
+        if path.exists():
+            try:
+                result = SeedResult.from_json(_read_json(path))
+                good = result.seed == seed and len(result.oracle) == options.replications
+                if not good or result.profile not in PROFILES or not np.isfinite([result.floor, *result.oracle]).all():
+                    raise ValueError("it is of another run")
+            except (KeyError, TypeError, ValueError) as error:
+                if isinstance(error, InputError):
+                    raise
+                raise InputError(f"{path} is no result of seed {seed} ({error}); delete it, and run again") from None
+            done[seed] = result
+    return done
 
 
 def _partial(path: Path) -> Path:

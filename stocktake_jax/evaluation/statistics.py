@@ -7,6 +7,7 @@ numbers wants a keyword `seed` and is a pure function of its arguments; nothing 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import statistics as stdlib_statistics
@@ -399,17 +400,19 @@ def oracle_noise(
         return OracleNoise(math.nan, math.nan, math.nan, NO_INTERVAL, math.nan)
     ratio = numerator / room
     delta_se = float(np.sqrt(((ratio * se / room) ** 2).sum()) / len(room))
+    n = len(room)
     generator = np.random.default_rng(seed)
+    once = [_draw_normals(seed, n, resamples)] if resamples * n <= _DRAWS_AT_ONCE else None
     means, dropped = [], 0
-    for rows in _chunks(resamples, len(room)):
-        redrawn = room - se * generator.standard_normal((rows, len(room)))
+    for normals in once or (generator.standard_normal((rows, n)) for rows in _chunks(resamples, n)):
+        redrawn = room - se * normals
         scoreable = redrawn > 0
         dropped += int((~scoreable).sum())
-        ratios = np.where(scoreable, numerator / np.where(scoreable, redrawn, 1.0), 0.0)
+        ratios = np.divide(numerator, redrawn, out=np.zeros_like(redrawn), where=scoreable)
         counts = scoreable.sum(axis=1)
         means.append(ratios.sum(axis=1)[counts > 0] / counts[counts > 0])
     drawn = np.concatenate(means)
-    unscoreable = dropped / (resamples * len(room))
+    unscoreable = dropped / (resamples * n)
     if len(drawn) < 2:
         return OracleNoise(delta_se, math.nan, math.nan, NO_INTERVAL, unscoreable)
     bias = float(drawn.mean() - ratio.mean())
@@ -439,11 +442,32 @@ def _chunks(total: int, width: int) -> Iterator[int]:
 
 
 def _resampled_means(x: Float[np.ndarray, " seed"], *, seed: int, resamples: int) -> Float[np.ndarray, " resample"]:
-    generator = np.random.default_rng(seed)
     n = len(x)
+    # Every bootstrap starts from the same seed, so samples of one size draw the same: tables of many agents draw once.
+    if n < 256 and resamples * n <= _DRAWS_AT_ONCE:
+        return np.asarray(_draw_counts(seed, n, resamples).astype(np.float64) @ x / n)
+    generator = np.random.default_rng(seed)
     return np.concatenate(
         [x[generator.integers(0, n, (rows, n), dtype=np.int32)].mean(axis=1) for rows in _chunks(resamples, n)]
     )
+
+
+@functools.lru_cache(maxsize=16)
+def _draw_counts(seed: int, n: int, resamples: int) -> np.ndarray:
+    """(resample, seed) how often each of n seeds is drawn."""
+    drawn = np.random.default_rng(seed).integers(0, n, (resamples, n), dtype=np.int32)
+    drawn += np.arange(0, resamples * n, n, dtype=np.int32)[:, None]
+    counts = np.bincount(drawn.ravel(), minlength=resamples * n).astype(np.uint8).reshape(resamples, n)
+    counts.flags.writeable = False
+    return counts
+
+
+@functools.lru_cache(maxsize=1)
+def _draw_normals(seed: int, n: int, resamples: int) -> np.ndarray:
+    """(resample, seed) standard normal draws."""
+    drawn = np.random.default_rng(seed).standard_normal((resamples, n))
+    drawn.flags.writeable = False
+    return drawn
 
 
 def _percentile(means: Float[np.ndarray, " resample"], level: float) -> Interval:

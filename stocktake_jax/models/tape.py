@@ -71,9 +71,10 @@ class Tape(eqx.Module):
         return cls(states, ages, values)
 
     @classmethod
-    def sample_batch(cls, world: World, count: int, *, key: Array, weeks: int = HORIZON + 1) -> Tape:
-        """`count` fresh tapes in one jitted call; tape i depends on the key and i alone, not on the count."""
-        return _sample_batch(world, jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(count)), weeks)
+    def sample_batch(cls, world: World, count: int, *, key: Array, weeks: int = HORIZON + 1, start: int = 0) -> Tape:
+        """Fresh tapes start .. start + count - 1 in one jitted call; tape i depends on the key and i alone."""
+        numbers = jnp.arange(start, start + count)
+        return _sample_batch(world, jax.vmap(lambda i: jax.random.fold_in(key, i))(numbers), weeks)
 
     def snapped(self, world: World) -> Self:
         """The tape with every emitted value as the float64 number of its channel's decimals, in numpy."""

@@ -71,12 +71,13 @@ def test_a_journal_says_everything_in_order(tmp_path: Path) -> None:
     assert path.read_bytes() == b"".join(whole.splitlines(keepends=True)[:-1])
 
 
-def test_resume_is_as_if_nothing_had_happened(tmp_path: Path) -> None:
+def test_resume_is_as_if_nothing_had_happened(tmp_path: Path, checks: Any) -> None:
     """Resumed before every week, in both rules and in a world of its own: same observations, same result."""
     for number, (rules, toml) in enumerate(
         [("paper", ""), ("strict", "[costs]\nholding = 2.125\n[port]\nwait_sd = 3.3")]
     ):
         world = World.from_toml(toml)
+        checks(number == 0)
         path = tmp_path / f"{number}.jsonl"
         whole, episode = Episode(58, world, rules), Episode(58, world, rules, path)
         for week in range(26):

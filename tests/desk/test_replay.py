@@ -20,17 +20,19 @@ def same_types(a: Any, b: Any) -> bool:
     return type(a) is type(b)
 
 
-def test_all_reference_episodes(reference_episodes: list[dict[str, Any]]) -> None:
+def test_all_reference_episodes(reference_episodes: list[dict[str, Any]], checks: Any) -> None:
     """Every refusal, bill, shipment, contract and observation of 60 episodes, with the order and type of every key."""
     assert len(reference_episodes) == 60
-    for record in reference_episodes:
+    for i, record in enumerate(reference_episodes):
+        checks(i % 10 == 0)
         played = replay(record)
         assert played.differences == ()
         assert same_types(json.loads(json.dumps(played.record)), record)
 
 
-def test_published_floors_through_episodes(reference_floors: list[dict[str, Any]]) -> None:
-    for row in reference_floors:
+def test_published_floors_through_episodes(reference_floors: list[dict[str, Any]], checks: Any) -> None:
+    for i, row in enumerate(reference_floors):
+        checks(i % 10 == 0)
         episode = Episode(row["seed"])
         seen = episode.observe()
         for wanted in row["weeks"][1:]:

@@ -8,6 +8,8 @@ import functools
 import json
 import math
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from stocktake_jax.evaluation.benchmark import (
     default_chunk,
     run_benchmark,
 )
+from stocktake_jax.evaluation.catalog import published_seeds
 from stocktake_jax.evaluation.exchange import floor_rows
 from stocktake_jax.evaluation.published import published_agents, published_references
 from stocktake_jax.evaluation.skill import References, SkillTable, score
@@ -312,6 +315,37 @@ def test_chunks_order_and_interruption_change_nothing(result: BenchResult, folde
         result
     )
     assert tables(out) == tables(folder)
+
+
+def test_two_devices_change_nothing(folder: Path, result: BenchResult, tmp_path: Path) -> None:
+    """The whole command in a process with two devices, which share an odd number of runs: the same bytes."""
+    names = ("--seeds", "11,0,3", "--replications", str(REPLICATIONS), "--futures", str(FUTURES))
+    command = [sys.executable, "-m", "stocktake_jax.cli", "bench", *names, "--devices", "2", "--chunk", "3", "--json"]
+    done = subprocess.run([*command, "--out", tmp_path / "out"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert printed.pop("run")["device"]["count"] == 2
+    assert printed == json.loads(json.dumps(document(result)))
+    assert tables(tmp_path / "out") == tables(folder)
+
+
+@pytest.mark.slow
+def test_all_fifty_seeds_in_chunks_of_any_size(tmp_path: Path) -> None:
+    """Slow for its size: chunks of 1, 7 and 50 seeds, in order and shuffled, on one device and on two."""
+    seeds = [*published_seeds()]
+    shuffled = [seeds[i] for i in np.random.default_rng(0).permutation(len(seeds))]
+    found = {}
+    for chunk, devices, order in ((50, 1, seeds), (7, 1, shuffled), (1, 1, seeds), (50, 2, shuffled), (7, 2, seeds)):
+        out = tmp_path / f"{chunk}-{devices}"
+        names = ("--seeds", ",".join(map(str, order)), "--replications", "3", "--futures", "7")
+        how = ("--chunk", str(chunk), "--devices", str(devices), "--out", out, "--json")
+        command = [sys.executable, "-m", "stocktake_jax.cli", "bench", *names, *how]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        run = json.loads(done.stdout)["run"]
+        assert (run["chunk"], run["device"]["count"]) == (chunk, devices)
+        found[chunk, devices] = tables(out)
+    assert all(found[50, 1] == other for other in found.values())
 
 
 @pytest.mark.parametrize(

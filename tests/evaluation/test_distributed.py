@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,38 @@ def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
     assert _document(texts[0][0]) == _document(text)
     assert sorted(p.name for p in (tmp_path / "out" / "seeds").iterdir()) == ["12.json", "24.json", "60.json"]
     assert _document((tmp_path / "out" / "results.json").read_text()) == _document(text)
+
+
+@pytest.mark.slow
+def test_hosts_that_die_lose_only_what_they_were_at(tmp_path: Path) -> None:
+    """Slow for its five processes: both are killed in the middle, and started again."""
+    out = tmp_path / "out"
+    many = ("--seeds", "0-11", "--chunk", "1")
+
+    def start_both() -> list[subprocess.Popen[str]]:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        shared = ("--distributed", "--coordinator", f"127.0.0.1:{port}", "--processes", "2", "--out", str(out))
+        return [_start(*many, *shared, "--process", str(i)) for i in (0, 1)]
+
+    first, deadline = start_both(), time.monotonic() + 600
+    while len(list(out.glob("seeds/*.json"))) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for process in reversed(first):
+        process.kill()
+        process.communicate()
+    kept = {path.name: path.read_bytes() for path in out.glob("seeds/*.json")}
+    assert 4 <= len(kept) < 12 and not (out / "results.json").exists()
+    again = start_both()
+    texts = [p.communicate(timeout=600) for p in again]
+    assert [p.returncode for p in again] == [0, 0], texts
+    mine = {f"{seed}.json" for seed in range(0, 12, 2)}
+    assert json.loads(texts[0][0])["run"]["seeds_resumed"] == len(mine & kept.keys())
+    assert all((out / "seeds" / name).read_bytes() == content for name, content in kept.items())
+    text, error = (alone := _start(*many)).communicate(timeout=600)
+    assert alone.returncode == 0, error
+    assert _document(texts[0][0]) == _document(text)
 
 
 def test_shares_cover_the_seeds_once() -> None:

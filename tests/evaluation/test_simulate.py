@@ -62,7 +62,7 @@ def test_the_floor_of_another_world() -> None:
 
 
 class SpotTwenty:
-    """Twenty units from spot a week while it lives, else nothing; a batch policy and one for the tools."""
+    """Twenty units from spot every other week while it lives, else nothing; a batch policy and one for the tools."""
 
     name = "spot20"
 
@@ -77,7 +77,9 @@ class SpotTwenty:
         assert memory == week
         self.read.append({name: np.asarray(v) for name, v in readings["supplier"].items()})
         live = np.asarray(shown.live)[:, SUPPLIERS.index("spot")]
-        decision = Decision.make(qty=np.where(live, 20, 0), route=0, supplier=SUPPLIERS.index("spot"), audit=week == 3)
+        decision = Decision.make(
+            qty=np.where(live & (week % 2 == 0), 20, 0), route=0, supplier=SUPPLIERS.index("spot"), audit=week == 3
+        )
         return memory + 1, decision, {"live": live}
 
     def reset(self, replication: int) -> None:
@@ -87,7 +89,7 @@ class SpotTwenty:
         live = "spot" not in observation["contract_open"]
         if observation["week"] == 3:
             desk.buy_audit()
-        order = (20, "suez", "spot") if live else (0, None, None)
+        order = (20, "suez", "spot") if live and observation["week"] % 2 == 0 else (0, None, None)
         desk.place_order("Twenty, as ever.", *order)
 
 
@@ -102,7 +104,8 @@ def test_a_policy_of_ones_own_in_both_harnesses() -> None:
         assert costs[seed] == pytest.approx([played.cost[i]] * 2, abs=1e-6)
     assert (played.bill["audit"][:, 3] == 25).all() and played.bill["audit"].sum() == 75
     assert played.notes["live"].shape == (3, HORIZON)
-    assert (played.decision["qty"] == np.where(played.notes["live"], 20, 0)).all()
+    even = np.arange(HORIZON) % 2 == 0
+    assert (played.decision["qty"] == np.where(played.notes["live"] & even, 20, 0)).all()
 
 
 def test_fill_is_read_only_after_a_spot_order() -> None:

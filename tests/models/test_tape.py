@@ -190,6 +190,8 @@ def test_week_0_is_constant(world, fresh):
 def test_a_fresh_tape_depends_on_the_key_and_its_number_alone(world, fresh):
     few = Tape.sample_batch(world, 3, key=jax.random.key(KEY))
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[:3], b), fresh, few)
+    last = Tape.sample_batch(world, 3, key=jax.random.key(KEY), start=FRESH - 3)
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[-3:], b), fresh, last)
     states = np.asarray(fresh.states["quality"])[:1000]
     assert len(np.unique(states, axis=0)) > 500, "tapes repeat"
     units = np.asarray(fresh.values["demand"]["pos_units"])[:2, 1:]
