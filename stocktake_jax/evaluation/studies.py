@@ -1,7 +1,8 @@
 """What a wrong model costs: oracles that believe in other worlds, on the same tapes and the same random numbers.
 
 A study is a list of `Variant`s of the true world. All of them run as one batch (`OracleEnsemble`) on every seed and
-replication, with the truth as variant 0, so that differences are paired run by run.
+replication, with the truth as variant 0, so that differences are paired run by run. The batch is cut where it would not
+fit, or where a cut costs nothing; with a folder, every finished part is kept, and an interrupted study goes on from there.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,22 @@ from stocktake_jax.desk import Rules
 from stocktake_jax.errors import InputError
 from stocktake_jax.evaluation.catalog import check_seeds, published_seeds
 from stocktake_jax.evaluation.simulate import ITEMS, Trajectories, simulate
+from stocktake_jax.evaluation.statistics import mean_estimate, signed_rank_p
+from stocktake_jax.evaluation.study_folder import StudyFolder, Summary, fingerprint, write
 from stocktake_jax.models import FACTORS, HORIZON, Factor, Initial, Likelihood, Tape, World, parameters, unit_interval
+from stocktake_jax.models.world import WHOLE
 from stocktake_jax.policies import Layout, Runs
 from stocktake_jax.policies.ensemble import OracleEnsemble
+from stocktake_jax.policies.posterior import draws_of
 
-PRESETS = ("tornado", "noise", "stress", "duration", "ignore", "likelihood", "initial")
+PRESETS = ("tornado", "transitions", "noise", "stress", "duration", "ignore", "likelihood", "initial")
 """Studies that need no list of parameters; `presets` builds them."""
+
+TRUE_MODEL = "true model"
+"""The label of outcome 0."""
+
+LEAST = 1e-12
+"""In log scores a smaller probability counts as this one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,10 +51,13 @@ class Variant:
 
     Attributes:
         label: how tables call it.
-        model: the world believed in.
+        model: the world believed in; or a posterior, as a world whose leaves have a leading axis of draws.
         ignored: factors whose readings are not looked at.
         likelihood, initial: how the filters read and start.
-        parameter, factor: what was changed and by how much, where the variant is one such change.
+        parameter, factor: what was changed and by how much, where the variant is one such change; charts put the
+            variants of one parameter on one line.
+        changes: (parameter, number) pairs as they were asked for, the number being a factor or, if `values`, a value.
+        values: see `changes`.
     """
 
     label: str
@@ -52,6 +67,8 @@ class Variant:
     initial: Initial = "uniform"
     parameter: str = ""
     factor: float = math.nan
+    changes: tuple[tuple[str, float], ...] = ()
+    values: bool = False
 
 
 def transition_parameters(factor: Factor) -> tuple[str, ...]:
@@ -75,62 +92,118 @@ def onset_parameters(factor: Factor) -> tuple[str, ...]:
     return tuple(found)
 
 
+def duration_parameters(factor: Factor) -> tuple[str, ...]:
+    """The other transition parameters: they say how long trouble lasts, and what it turns into."""
+    onsets = onset_parameters(factor)
+    return tuple(name for name in transition_parameters(factor) if name not in onsets)
+
+
+def noise_parameters(factor: Factor) -> tuple[str, ...]:
+    """The standard deviations of readings."""
+    return tuple(name for name in parameters(factor) if name.endswith("sd"))
+
+
 def _nudged(factor: Factor, name: str) -> np.ndarray:
     """The transition matrix with one parameter moved a little, to where no published value lies."""
     value = np.asarray(parameters(factor)[name].value)
     return np.asarray(dataclasses.replace(factor, **{name: 0.5 * value + 0.0123456}).transition_matrix())
 
 
-def perturbed(world: World, changes: Mapping[str, float]) -> World:
-    """The world with several parameters misspecified by factors; see `World.perturb` for what a factor does."""
-    for name, factor in changes.items():
-        world = world.perturb(name, factor)
+def changed_world(world: World, changes: Mapping[str, float], values: bool = False) -> World:
+    """The world with several parameters misspecified, by factors (see `World.perturb`) or by values.
+
+    Raises:
+        InputError: for an unknown parameter, a number out of range, or a whole number that shapes arrays.
+    """
+    for name, number in changes.items():
+        section, _, field = name.partition(".")
+        if section == "logistics" and field in WHOLE:
+            raise InputError(
+                f"{name} ({WHOLE[field].doc}) shapes arrays, so all models of a study share it; a study cannot vary it. "
+                "Set it in a world file, and give that with --true-world"
+            )
+        world = world.replace({name: number}) if values else world.perturb(name, number)
     return world
 
 
-def variants_of(world: World, name: str, factors: Sequence[float]) -> list[Variant]:
-    """One variant per factor on a parameter."""
-    return [Variant(f"{name} x{_g(k)}", world.perturb(name, k), parameter=name, factor=float(k)) for k in factors]
+def variants_of(world: World, name: str, numbers: Sequence[float], values: bool = False) -> list[Variant]:
+    """One variant per factor on a parameter, or per value of it."""
+    return [
+        Variant(
+            _said(name, x, values),
+            changed_world(world, {name: x}, values),
+            parameter=name,
+            factor=math.nan if values else float(x),
+            changes=((name, float(x)),),
+            values=values,
+        )
+        for x in numbers
+    ]
 
 
-def grid_of(world: World, first: tuple[str, Sequence[float]], second: tuple[str, Sequence[float]]) -> list[Variant]:
-    """Every pair of factors on two parameters."""
-    (a, ka), (b, kb) = first, second
+def grid_of(
+    world: World, first: tuple[str, Sequence[float]], second: tuple[str, Sequence[float]], values: bool = False
+) -> list[Variant]:
+    """Every pair of factors, or values, of two parameters."""
+    (a, numbers_a), (b, numbers_b) = first, second
     if a == b:
         raise InputError(f"a grid needs two different parameters, not {a!r} twice")
     return [
-        Variant(f"{a} x{_g(x)}, {b} x{_g(y)}", perturbed(world, {a: x, b: y})) for x, y in itertools.product(ka, kb)
+        Variant(
+            f"{_said(a, x, values)}, {_said(b, y, values)}",
+            changed_world(world, {a: x, b: y}, values),
+            parameter=f"{a}, {b}",
+            changes=((a, float(x)), (b, float(y))),
+            values=values,
+        )
+        for x, y in itertools.product(numbers_a, numbers_b)
     ]
+
+
+def _said(name: str, number: float, values: bool) -> str:
+    return f"{name} = {number:g}" if values else f"{name} x{number:g}"
+
+
+HALVED_AND_DOUBLED = (0.5, 2.0)
 
 
 def presets(world: World, name: str) -> list[Variant]:
     """The variants of a preset study.
 
-    tornado: every transition parameter, odds halved and doubled. noise: every sd of an emission halved and doubled.
-    stress: per factor and for all, the odds of leaving the baseline halved and doubled. duration: per factor and for
-    all, the odds of every other move halved and doubled. ignore: each factor not watched. likelihood, initial: the other
-    way to read, and to start.
+    tornado: every parameter of the six factors, halved and doubled (probabilities by their odds); parameters that this
+    does not change, such as a mean of zero, are left out. transitions: the transition parameters among them. noise: every
+    sd of an emission. stress: per factor and for all, the odds of leaving the baseline. duration: per factor and for
+    all, the odds of every other move. ignore: each factor not watched. likelihood, initial: the other way to read, and to
+    start.
 
     Raises:
         InputError: for any other name.
     """
-    if name == "tornado":
-        names = [f"{f}.{p}" for f in FACTORS for p in transition_parameters(world.factors[f])]
-        return [v for n in names for v in variants_of(world, n, (0.5, 2.0))]
-    if name == "noise":
-        names = [f"{f}.{p}" for f in FACTORS for p in parameters(world.factors[f]) if p.endswith("sd")]
-        return [v for n in names for v in variants_of(world, n, (0.5, 2.0))]
+    one_by_one: dict[str, Callable[[Factor], Iterable[str]]] = {
+        "tornado": parameters,
+        "transitions": transition_parameters,
+        "noise": noise_parameters,
+    }
+    if name in one_by_one:
+        names = [f"{n}.{p}" for n, f in world.factors.items() for p in one_by_one[name](f)]
+        known = world.parameters
+        return [
+            v
+            for n in names
+            for v in variants_of(world, n, HALVED_AND_DOUBLED)
+            if not np.array_equal(np.asarray(v.model.get(n)), np.asarray(known[n].value))
+        ]
     if name in ("stress", "duration"):
         out = []
         for group in (*[(f,) for f in FACTORS], FACTORS):
-            label = group[0] if len(group) == 1 else "all factors"
-            for k in (0.5, 2.0):
-                model = world
+            what = f"{name} of {group[0] if len(group) == 1 else 'all factors'}"
+            for k in HALVED_AND_DOUBLED:
+                changes: dict[str, float] = {}
+                chosen = onset_parameters if name == "stress" else duration_parameters
                 for f in group:
-                    onsets = onset_parameters(world.factors[f])
-                    chosen = [p for p in transition_parameters(world.factors[f]) if (p in onsets) == (name == "stress")]
-                    model = perturbed(model, {f"{f}.{p}": k for p in chosen})
-                out.append(Variant(f"{name} of {label} x{_g(k)}", model, parameter=f"{name} of {label}", factor=k))
+                    changes |= {f"{f}.{p}": k for p in chosen(world.factors[f])}
+                model = changed_world(world, changes)
+                out.append(Variant(f"{what} x{k:g}", model, parameter=what, factor=k, changes=tuple(changes.items())))
         return out
     if name == "ignore":
         return [Variant(f"{f} ignored", world, ignored=frozenset({f})) for f in FACTORS]
@@ -146,73 +219,94 @@ class Outcome:
     """What believing in a variant cost, on the true world; dollars per episode unless said otherwise.
 
     Attributes:
-        label, parameter, factor: the variant's.
+        label, parameter, factor, changes, values: the variant's.
         cost, cost_se: mean over seeds of the mean over replications, and its Monte Carlo standard error (seeds fixed).
-        difference, difference_se: the same of the paired difference to the true model; `difference_spread` is the
-            standard error over seeds, which also carries how much seeds differ.
-        worst_seed, worst: the seed with the largest relative increase of its mean cost, and that increase (a fraction).
+        difference, difference_se: the same of the paired difference to the true model.
+        low, high: 95% bootstrap interval (BCa) of the mean difference over seeds, which carries how much seeds differ.
+        p_value: Wilcoxon's signed-rank test of the seeds' mean differences.
+        worst_seed, worst, worst_se: the seed with the largest relative increase of its mean cost, that increase (a
+            fraction), and its Monte Carlo standard error.
         changed: share of weekly decisions that differ from those of the true model in the same run and week. Decisions
             after the first one that differs are made at another desk, and count.
-        log_score: factor -> mean log evidence of a week's reading, nats, less the true model's; nan where the readings
-            were not looked at, or scored by another law.
+        log_score: factor -> mean log probability that the filter gives to the true regime, nats a week, less the true
+            model's.
         calibration: factor -> expected calibration error of P(stress) over ten bins.
         components: item of the bill -> mean dollars per episode, less the true model's.
+        by_seed: the mean difference on each seed, in the study's order.
     """
 
     label: str
     parameter: str
     factor: float
+    changes: dict[str, float]
+    values: bool
     cost: float
     cost_se: float
     difference: float
     difference_se: float
-    difference_spread: float
+    low: float
+    high: float
+    p_value: float
     worst_seed: int
     worst: float
+    worst_se: float
     changed: float
     log_score: dict[str, float]
     calibration: dict[str, float]
     components: dict[str, float]
+    by_seed: tuple[float, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """A finished study; outcome 0 is the true model."""
+    """A finished study; outcome 0 is the true model.
+
+    Attributes:
+        outcomes: one a variant.
+        seeds, replications: of every variant.
+        costs: (variant, seed, replication) total cost.
+        settings: what else the results depend on, ready for JSON.
+        seconds: what it took, the parts that were there already not counted.
+    """
 
     outcomes: tuple[Outcome, ...]
     seeds: tuple[int, ...]
     replications: int
     costs: np.ndarray
-    """(variant, seed, replication) total cost."""
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    seconds: float = math.nan
 
     def document(self) -> dict[str, Any]:
-        """Everything but the single runs, ready for JSON; undefined numbers are null."""
-        rows = [{k: _plain(v) for k, v in dataclasses.asdict(o).items()} for o in self.outcomes]
+        """Everything but the single runs, ready for JSON; undefined numbers are null.
+
+        `{"study": "misspecify", "seeds": [...], "replications": n, "settings": {...}, "outcomes": [...], "run": {...}}`,
+        an outcome being an object with the attributes of `Outcome` (outcome 0 is the true model). `plots.tornado` draws
+        the outcomes that have a `parameter` and a `factor`: `difference` with the interval `low` to `high`.
+        """
         return {
+            "study": "misspecify",
             "seeds": list(self.seeds),
             "replications": self.replications,
-            "outcomes": rows,
-            "run": {"package": __version__, "jax": jax.__version__, "device": jax.devices()[0].device_kind},
+            "settings": self.settings,
+            "outcomes": [plain(dataclasses.asdict(o)) for o in self.outcomes],
+            "run": run_information(self.seconds),
         }
 
     def save(self, out: str | os.PathLike[str]) -> None:
-        """Write study.json, study.csv (a row per variant) and runs.csv (the cost of every run) to a folder."""
-        folder = Path(out)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "study.json").write_text(json.dumps(self.document(), indent=1) + "\n", encoding="utf-8")
-        text = io.StringIO()
-        flat = [_flat(o) for o in self.outcomes]
-        table = csv.DictWriter(text, list(flat[0]))
-        table.writeheader()
-        table.writerows(flat)
-        (folder / "study.csv").write_text(text.getvalue(), encoding="utf-8")
-        text = io.StringIO()
-        runs = csv.writer(text)
-        runs.writerow(["variant", "seed", "replication", "cost"])
-        for o, by_seed in zip(self.outcomes, self.costs, strict=True):
-            for seed, costs in zip(self.seeds, by_seed, strict=True):
-                runs.writerows([o.label, seed, r + 1, repr(float(c))] for r, c in enumerate(costs))
-        (folder / "runs.csv").write_text(text.getvalue(), encoding="utf-8")
+        """Write study.json, study.csv (a row per variant), seeds.csv and runs.csv (the cost of every run) to a folder."""
+        flat = [flat_row({k: v for k, v in dataclasses.asdict(o).items() if k != "by_seed"}) for o in self.outcomes]
+        seeds = [
+            {"variant": o.label, "seed": seed, "cost": float(costs.mean()), "difference": difference}
+            for o, by_seed in zip(self.outcomes, self.costs, strict=True)
+            for seed, costs, difference in zip(self.seeds, by_seed, o.by_seed, strict=True)
+        ]
+        runs = [
+            {"variant": o.label, "seed": seed, "replication": r + 1, "cost": repr(float(c))}
+            for o, by_seed in zip(self.outcomes, self.costs, strict=True)
+            for seed, costs in zip(self.seeds, by_seed, strict=True)
+            for r, c in enumerate(costs)
+        ]
+        save_tables(out, {"study.csv": flat, "seeds.csv": seeds, "runs.csv": runs}, {"study.json": self.document()})
 
 
 def run_study(
@@ -225,12 +319,13 @@ def run_study(
     rules: Rules = "paper",
     layout: Layout | None = None,
     devices: Sequence[jax.Device] | None = None,
-    budget: int = 40_000,
+    budget: int | None = None,
+    out: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Study:
     """Run a study; the true model is added in front.
 
-    Variants that read and start alike form one batch over models, which is cut only where it would exceed the budget.
+    Variants that read and start alike form one batch over models, cut into parts of one size. Cuts change no result.
 
     Args:
         variants: the models believed in.
@@ -241,100 +336,128 @@ def run_study(
         rules: of the books.
         layout: as for `Oracle`.
         devices: as for `Oracle`.
-        budget: most episodes in memory together (about 12 kB each).
+        budget: most episodes in a part (about 12 kB each); None: on CPUs, which work on one model after the other anyway,
+            as few as keep the devices busy, so that little is lost when interrupted; on accelerators 100,000.
+        out: a folder that keeps finished variants (`StudyFolder`); the same call goes on from there.
         progress: called with (episode-weeks done, all of them).
 
     Raises:
-        InputError: for no variants, no seeds, repeated labels, or replications < 1.
+        InputError: for no variants, no seeds, repeated labels, replications < 1, or a folder that holds another study.
     """
+    began = time.perf_counter()
     world = true_world or World.paper()
-    seeds = tuple(published_seeds() if seeds is None else seeds)
+    seeds = tuple(int(s) for s in (published_seeds() if seeds is None else seeds))
     check_seeds(seeds)
     if not variants:
         raise InputError("a study needs at least one variant")
     if isinstance(replications, bool) or not isinstance(replications, int) or replications < 1:
         raise InputError(f"replications must be a whole number of at least 1, not {replications!r}")
-    everything = [Variant("true model", world), *variants]
+    everything = [Variant(TRUE_MODEL, world), *variants]
     labels = [v.label for v in everything]
     if len(set(labels)) < len(labels):
         raise InputError(f"the variant {next(x for x in labels if labels.count(x) > 1)!r} is listed more than once")
-    tapes = Tape.published_batch(seeds, world)
-    stressed = {n: world.factors[n].stress_mask[tapes.states[n]] for n in FACTORS}
     each = len(seeds) * replications
-    device_count = len(devices) if devices else 1
-    most = max(budget // each // device_count * device_count, device_count)
-    batches = _batches(everything, most)
-    done, weeks = 0, len(everything) * each * HORIZON
-    summaries: dict[int, _Summary] = {}
-    truth: _Summary | None = None
+    settings = {"futures": futures, "rules": rules, "true_world": fingerprint(world)}
+    folder = None
+    if out is not None:
+        listed = {v.label: [fingerprint(v.model), sorted(v.ignored), v.likelihood, v.initial] for v in everything}
+        what = {"seeds": seeds, "replications": replications, "settings": settings, "variants": listed}
+        folder = StudyFolder(out, what)
+    kept = {i: folder.load(i, each) for i in range(len(everything))} if folder else {}
+    summaries = {i: s for i, s in kept.items() if s is not None}
+    tapes = Tape.published_batch(seeds, world)
     tape_of = np.tile(np.arange(len(seeds)), replications)
+    hidden = _Hidden.of(world, tapes, tape_of)
     runs = Runs(np.tile(np.array(seeds), replications), np.repeat(np.arange(1, replications + 1), len(seeds)))
-    for batch in batches:
-        first = everything[batch[0]]
+    device_list = list(devices) if devices else [jax.devices()[0]]
+    if budget is None:
+        budget = max(2000, each * len(device_list)) if device_list[0].platform == "cpu" else 100_000
+    done, weeks = len(summaries) * each * HORIZON, len(everything) * each * HORIZON
+    if progress is not None:
+        progress(done, weeks)
+    for part, size in _parts(everything, set(summaries), max(budget // each, 1), len(device_list)):
+        # One size for all parts of a batch, so that one compilation serves them; the last repeats its last variant.
+        members = [*part, *[part[-1]] * (size - len(part))]
+        first = everything[part[0]]
         policy = OracleEnsemble(
-            [everything[i].model for i in batch],
-            ignored=[everything[i].ignored for i in batch],
+            [everything[i].model for i in members],
+            ignored=[everything[i].ignored for i in members],
             likelihood=first.likelihood,
             initial=first.initial,
             futures=futures,
             layout=layout,
-            devices=devices,
+            devices=device_list,
         )
-        count = len(batch)
 
-        def report(week: int, before: int = done, count: int = count) -> None:
+        def report(week: int, before: int = done, count: int = len(part)) -> None:
             if progress is not None:
                 progress(before + week * count * each, weeks)
 
-        all_runs = Runs(np.tile(runs.seed, count), np.tile(runs.replication, count))
-        result = simulate(policy, tapes, all_runs, np.tile(tape_of, count), world, rules, report)
-        done += count * each * HORIZON
-        for position, i in enumerate(batch):
+        all_runs = Runs(np.tile(runs.seed, size), np.tile(runs.replication, size))
+        result = simulate(policy, tapes, all_runs, np.tile(tape_of, size), world, rules, report)
+        for position, i in enumerate(part):
             rows = slice(position * each, (position + 1) * each)
-            summaries[i] = _summarise(world, result, rows, stressed, tape_of, truth)
-            if i == 0:
-                truth = summaries[0]
+            summaries[i] = _summarise(result, rows, hidden, summaries.get(0))
+            if folder is not None:
+                folder.save(i, summaries[i])
+        done += len(part) * each * HORIZON
     shape = (replications, len(seeds))
     costs = np.stack([summaries[i].cost.reshape(shape).T for i in range(len(everything))])
     outcomes = [_outcome(v, summaries[i], summaries[0], costs[i], costs[0], seeds) for i, v in enumerate(everything)]
-    return Study(tuple(outcomes), seeds, replications, costs)
+    return Study(tuple(outcomes), seeds, replications, costs, settings, time.perf_counter() - began)
 
 
-def _batches(variants: Sequence[Variant], most: int) -> list[list[int]]:
-    """Indices of variants that run together: alike in how they read and start, in order, at most so many."""
-    groups: dict[tuple[str, str], list[int]] = {}
+def _parts(variants: Sequence[Variant], done: set[int], most: int, devices: int) -> list[tuple[list[int], int]]:
+    """Variants to run together, and how many at a time: alike in how they read and start, a multiple of the devices."""
+    groups: dict[tuple[str, str, int | None], list[int]] = {}
     for i, v in enumerate(variants):
-        groups.setdefault((v.likelihood, v.initial), []).append(i)
-    return [group[i : i + most] for group in groups.values() for i in range(0, len(group), most)]
+        if i not in done:
+            groups.setdefault((v.likelihood, v.initial, draws_of(v.model)), []).append(i)
+    out = []
+    for group in groups.values():
+        parts = -(-len(group) // max(most // devices * devices, devices))
+        size = -(-len(group) // parts)
+        size = -(-size // devices) * devices
+        out += [(group[i : i + size], size) for i in range(0, len(group), size)]
+    return out
 
 
 @dataclasses.dataclass(frozen=True)
-class _Summary:
-    cost: np.ndarray
-    bill: dict[str, float]
-    decisions: np.ndarray
-    changed: float
-    log_score: dict[str, float]
-    calibration: dict[str, float]
+class _Hidden:
+    """What was so, by factor: (run, week) index of the true regime, and whether it is one of stress; weeks 1 .. 25."""
+
+    regime: dict[str, np.ndarray]
+    stressed: dict[str, np.ndarray]
+    stress_labels: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, world: World, tapes: Tape, tape_of: np.ndarray) -> _Hidden:
+        regime, stressed, labels = {}, {}, {}
+        for n, f in world.factors.items():
+            of_state = np.array([f.labels.index(r.label) for r in f.state_regimes])
+            # Notes of decision t are beliefs about week t = 0 .. 25; week 0 is a constant and says nothing of a model.
+            states = np.asarray(tapes.states[n])[tape_of, 1:HORIZON]
+            regime[n], stressed[n] = of_state[states], f.stress_mask[states]
+            labels[n] = np.array([any(r.stress for r in f.regimes if r.label == label) for label in f.labels])
+        return cls(regime, stressed, labels)
 
 
-def _summarise(
-    world: World, result: Trajectories, rows: slice, stressed: dict[str, np.ndarray], tape_of: np.ndarray, truth: Any
-) -> _Summary:
+_FIELDS = ("qty", "route", "supplier", "action", "lock_weeks", "air", "inspect")
+
+
+def _summarise(result: Trajectories, rows: slice, hidden: _Hidden, truth: Summary | None) -> Summary:
     bill = {k: v[rows] for k, v in result.bill.items()}
-    cost = sum(v.sum(axis=1) for v in bill.values())
-    fields = ("qty", "route", "supplier", "action", "lock_weeks", "air", "inspect")
-    decisions = np.stack([result.decision[k][rows].astype(np.int16) for k in fields], axis=-1)
+    decisions = np.stack([result.decision[k][rows].astype(np.int16) for k in _FIELDS], axis=-1)
     changed = 0.0 if truth is None else float(np.mean(np.any(decisions != truth.decisions, axis=-1)))
     score, calibration = {}, {}
     for n in FACTORS:
-        # Notes of decision t are beliefs about week t = 0 .. 25; week 0 is a constant and says nothing of a model.
-        score[n] = float(np.mean(result.notes[f"evidence.{n}"][rows, 1:]))
-        labels = world.factors[n].labels
-        stress = np.array([any(r.stress for r in world.factors[n].regimes if r.label == label) for label in labels])
-        probability = result.notes[f"belief.{n}"][rows, 1:][..., stress].sum(axis=-1)
-        calibration[n] = calibration_error(probability, stressed[n][tape_of, 1:HORIZON])
-    return _Summary(cost, {k: float(v.sum(1).mean()) for k, v in bill.items()}, decisions, changed, score, calibration)
+        belief = np.asarray(result.notes[f"belief.{n}"][rows, 1:], np.float64)
+        own = np.take_along_axis(belief, hidden.regime[n][..., None], axis=-1)[..., 0]
+        score[n] = float(np.mean(np.log(np.maximum(own, LEAST))))
+        calibration[n] = calibration_error(belief[..., hidden.stress_labels[n]].sum(axis=-1), hidden.stressed[n])
+    means = {k: float(v.sum(1).mean()) for k, v in bill.items()}
+    kept = decisions if truth is None else decisions[:0]
+    return Summary(sum(v.sum(axis=1) for v in bill.values()), means, changed, score, calibration, kept)
 
 
 def calibration_error(probability: np.ndarray, happened: np.ndarray, bins: int = 10) -> float:
@@ -346,31 +469,34 @@ def calibration_error(probability: np.ndarray, happened: np.ndarray, bins: int =
 
 
 def _outcome(
-    variant: Variant, own: _Summary, truth: _Summary, cost: np.ndarray, true_cost: np.ndarray, seeds: Sequence[int]
+    variant: Variant, own: Summary, truth: Summary, cost: np.ndarray, true_cost: np.ndarray, seeds: Sequence[int]
 ) -> Outcome:
     difference = cost - true_cost
-    relative = difference.mean(axis=1) / true_cost.mean(axis=1)
+    by_seed = difference.mean(axis=1)
+    relative = by_seed / true_cost.mean(axis=1)
     worst = int(np.argmax(relative))
+    interval = mean_estimate(by_seed, seed=0, resamples=10_000).bca
     return Outcome(
         label=variant.label,
         parameter=variant.parameter,
         factor=variant.factor,
+        changes=dict(variant.changes),
+        values=variant.values,
         cost=float(cost.mean()),
         cost_se=_monte_carlo(cost),
-        difference=float(difference.mean()),
+        difference=float(by_seed.mean()),
         difference_se=_monte_carlo(difference),
-        difference_spread=_spread(difference.mean(axis=1)),
+        low=interval.low,
+        high=interval.high,
+        p_value=signed_rank_p(by_seed),
         worst_seed=int(seeds[worst]),
         worst=float(relative[worst]),
+        worst_se=_monte_carlo(difference[[worst]]) / float(true_cost[worst].mean()),
         changed=own.changed,
-        log_score={
-            n: math.nan
-            if n in variant.ignored or variant.likelihood != "paper"
-            else own.log_score[n] - truth.log_score[n]
-            for n in FACTORS
-        },
+        log_score={n: own.log_score[n] - truth.log_score[n] for n in FACTORS},
         calibration=own.calibration,
         components={k: own.bill[k] - truth.bill[k] for k in ITEMS},
+        by_seed=tuple(by_seed.tolist()),
     )
 
 
@@ -382,22 +508,59 @@ def _monte_carlo(x: np.ndarray) -> float:
     return float(np.sqrt((x.var(axis=1, ddof=1) / replications).sum()) / seeds)
 
 
-def _spread(x: np.ndarray) -> float:
-    return float(x.std(ddof=1) / math.sqrt(len(x))) if len(x) > 1 else math.nan
+# ---- documents and tables -------------------------------------------------------------------------------------------
 
 
-def _g(x: float) -> str:
-    return f"{x:g}"
+def run_information(seconds: float) -> dict[str, Any]:
+    """What a document says of its making: versions, device, seconds."""
+    return {
+        "package": __version__,
+        "jax": jax.__version__,
+        "device": jax.devices()[0].device_kind,
+        "seconds": plain(round(seconds, 1)),
+    }
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+def plain(value: Any) -> Any:
+    """The same document with undefined numbers as null, and tuples as lists."""
+    if isinstance(value, Mapping):
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _flat(o: Outcome) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for k, v in dataclasses.asdict(o).items():
-        row |= {f"{k}.{name}": x for name, x in v.items()} if isinstance(v, dict) else {k: v}
-    return row
+def flat_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a table: what is in mappings by dotted name; `changes` as text, since its keys differ by row."""
+    out: dict[str, Any] = {}
+    for k, v in row.items():
+        if k == "changes":
+            out[k] = "; ".join(f"{name}={number:g}" for name, number in v.items())
+        else:
+            out |= {f"{k}.{name}": x for name, x in v.items()} if isinstance(v, Mapping) else {k: v}
+    return out
+
+
+def save_tables(
+    out: str | os.PathLike[str],
+    tables: Mapping[str, Sequence[Mapping[str, Any]]],
+    documents: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Write tables as CSV and documents as JSON to a folder.
+
+    Raises:
+        InputError: if it cannot be written.
+    """
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, rows in tables.items():
+            text = io.StringIO()
+            writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+            write(folder / name, text.getvalue().encode())
+        for name, document in documents.items():
+            write(folder / name, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written ({error.strerror}); give another folder") from None

@@ -16,6 +16,7 @@ from stocktake_jax.desk import Decision
 from stocktake_jax.errors import InputError
 from stocktake_jax.models import FACTORS, HORIZON, Initial, Likelihood, Readings, World
 from stocktake_jax.policies.oracle import as_decision, decide_batch, protocol_futures
+from stocktake_jax.policies.posterior import draws_of, laws
 from stocktake_jax.policies.protocol import Runs, Shown
 from stocktake_jax.policies.rollout import Layout, Planner, assemble, opening_readings
 
@@ -46,7 +47,7 @@ class OracleEnsemble:
     model. Each run's randomness depends on its seed and replication alone, so that models meet on common random numbers.
 
     Args:
-        models: what each oracle believes.
+        models: what each oracle believes: worlds, or posteriors with equally many draws (`policies.posterior`).
         ignored: per model, factors that it does not watch: its belief about them stays at the long-run law.
         likelihood, initial, futures, layout, devices: as for `Oracle`; common to all.
 
@@ -69,6 +70,8 @@ class OracleEnsemble:
             raise InputError("an ensemble needs at least one model")
         if len({jax.tree.structure(m) for m in models}) > 1:
             raise InputError("the models of an ensemble must share lead times, caps and starting stock")
+        if len({draws_of(m) for m in models}) > 1:
+            raise InputError("the models of an ensemble must all be worlds, or posteriors with equally many draws")
         ignored = ignored or [frozenset()] * len(models)
         self.name, self.models = "ensemble", tuple(models)
         self.likelihood, self.initial, self.futures = likelihood, initial, futures
@@ -133,8 +136,9 @@ def _part(model: World, ignored: frozenset[str], initial: Initial) -> tuple[Worl
     unknown = sorted(ignored - set(FACTORS))
     if unknown:
         raise InputError(f"unknown factor {unknown[0]!r}; there are {', '.join(FACTORS)}")
-    start = {n: np.asarray(f.initial(initial)) for n, f in model.factors.items()}
-    moves = {n: np.asarray(f.transition_matrix()) for n, f in model.factors.items()}
+    if ignored and draws_of(model) is not None:
+        raise InputError("a posterior cannot be combined with ignored factors")
+    start, moves = laws(model, initial)
     filters = dict(moves)
     for n in ignored:
         start[n] = long_run(moves[n])

@@ -16,6 +16,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
 from stocktake_jax.models import FACTORS, World
+from stocktake_jax.policies.posterior import draws_of
+
+FEW_STATES = 64
+"""Up to so many states a draw counts the steps of the cumulative law that it has passed; beyond, it searches for them."""
 
 ROUNDS = 13
 """Rounds of Threefry spent on futures: the fewest that pass BigCrush (Salmon et al., SC 2011). `jax.random` does 20."""
@@ -65,13 +69,34 @@ class MoveTable(eqx.Module):
         return jnp.where(own, pair & 0xFFFF, pair >> 16)
 
 
-def move_table(world: World, transition: dict[str, Float[Array, "state state"]]) -> MoveTable:
+def move_table(world: World, transition: dict[str, Float[Array, "*draw old new"]]) -> MoveTable:
     """The alias tables of all factors' moves.
 
     Args:
         world: gives the declared moves, and so the layout, which no parameter changes.
-        transition: factor -> transition matrix.
+        transition: factor -> transition matrix; of a posterior, one a draw. Its states are (draw, state).
     """
+    draws = draws_of(world)
+    if draws is None:
+        return _move_table(world, transition)
+    one = jax.tree.map(lambda x: x[0], world)
+    table = jax.vmap(lambda t: _move_table(one, t))(transition)
+    sizes = [transition[n].shape[-1] for n in FACTORS]
+    first, width = np.cumsum([0, *sizes[:-1]]), table.width
+    own, other = table.outcomes & 0xFFFF, table.outcomes >> 16
+    threshold, outcomes = [], []
+    for at, size in zip(first.tolist(), sizes, strict=True):
+        columns = slice(at * width, (at + size) * width)
+        # Draw d of state x becomes number draws * at + d * size + x.
+        shift = (draws - 1) * at + size * jnp.arange(draws, dtype=jnp.int32)[:, None]
+        threshold.append(table.threshold[:, columns].ravel())
+        outcomes.append(((own[:, columns] + shift) | ((other[:, columns] + shift) << 16)).ravel())
+    return MoveTable(
+        jnp.concatenate(threshold), jnp.concatenate(outcomes), jnp.asarray(draws * first, jnp.int32), width
+    )
+
+
+def _move_table(world: World, transition: dict[str, Float[Array, "old new"]]) -> MoveTable:
     supports = [f.support() for f in world.factors.values()]
     width = max(2, 1 << (max(int(s.sum(1).max()) for s in supports) - 1).bit_length())
     first = np.cumsum([0, *[len(s) for s in supports[:-1]]])
@@ -113,8 +138,12 @@ def from_belief(belief: Float[Array, " state"], word: UInt32[Array, " future"]) 
     u = (word >> np.uint32(8)).astype(jnp.float32) * jnp.float32(2.0**-24)
     cumulative = jnp.cumsum(belief.astype(jnp.float32))
     u = u * cumulative[-1]
-    steps = [(u >= cumulative[i]).astype(jnp.int32) for i in range(belief.shape[0] - 1)]
-    drawn: Any = sum(steps, start=jnp.zeros_like(word, jnp.int32))
+    drawn: Any
+    if belief.shape[0] > FEW_STATES:
+        drawn = jnp.searchsorted(cumulative, u, side="right").astype(jnp.int32)
+    else:
+        steps = [(u >= cumulative[i]).astype(jnp.int32) for i in range(belief.shape[0] - 1)]
+        drawn = sum(steps, start=jnp.zeros_like(word, jnp.int32))
     last = belief.shape[0] - 1 - jnp.argmax(belief[::-1] > 0)
     return jnp.minimum(drawn, last.astype(jnp.int32))
 
@@ -150,11 +179,12 @@ def sample_futures(
     drawn = words(key, futures, jnp.zeros((), jnp.int32))
     first = moves.first[:, None]
     now = jnp.stack([from_belief(belief[name], drawn[i]) for i, name in enumerate(FACTORS)]) + first
+    kind = jnp.int8 if max(belief[name].shape[0] for name in FACTORS) < 128 else jnp.int16
 
     def step(h: Array, carry: Any) -> Any:
         state, paths = carry
         state = jax.lax.optimization_barrier(moves.move(state, words(key, futures, h + 1)))
-        return state, paths.at[h].set((state - first).astype(jnp.int8))
+        return state, paths.at[h].set((state - first).astype(kind))
 
-    start = now, jnp.zeros((length, len(FACTORS), futures), jnp.int8)
+    start = now, jnp.zeros((length, len(FACTORS), futures), kind)
     return jax.lax.fori_loop(0, weeks, step, start)[1]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from stocktake_jax.inference import Belief
 from stocktake_jax.models import World
+from stocktake_jax.policies.posterior import by_state
 from stocktake_jax.policies.surrogate import BACKUP, CAPE, NO_ROUTE, QUALIFIED, SPOT, SUEZ, Candidate
 
 COVER_WEEKS = (4, 6)
@@ -61,15 +63,14 @@ def risks(world: World, belief: Belief) -> Risks:
     p = belief.posteriors
     dtype = p["demand"].dtype
 
-    def mass(factor: str, weights: Array) -> Array:
-        return jnp.matmul(p[factor], jnp.asarray(weights, dtype), precision="highest")
+    def mass(factor: str, weights: Callable[[World], Any]) -> Array:
+        return jnp.matmul(p[factor], jnp.asarray(by_state(world, weights), dtype), precision="highest")
 
-    freight = world.freight.mask(label="tightening") | world.freight.mask(label="spike")
     return Risks(
-        mass("demand", world.demand.means),
-        mass("freight", freight),
-        mass("port", world.port.stress_mask),
-        mass("quality", world.quality.mask(label="out_of_control")),
+        mass("demand", lambda w: w.demand.means),
+        mass("freight", lambda w: w.freight.mask(label="tightening") | w.freight.mask(label="spike")),
+        mass("port", lambda w: w.port.stress_mask),
+        mass("quality", lambda w: w.quality.mask(label="out_of_control")),
     )
 
 

@@ -16,6 +16,7 @@ from stocktake_jax.desk import ACTIONS, ROUTES, SUPPLIERS, Decision, Episode, re
 from stocktake_jax.errors import InputError
 from stocktake_jax.models import Initial, Likelihood, Readings, World
 from stocktake_jax.policies.menu import risks
+from stocktake_jax.policies.posterior import marginal
 from stocktake_jax.policies.protocol import Runs, Shown
 from stocktake_jax.policies.rollout import Choice, Layout, Planner, believe, choose, opening_readings, planner
 from stocktake_jax.policies.surrogate import LOCK_WEEKS, QUALIFIED, Candidate
@@ -33,7 +34,8 @@ class Oracle:
     """Filters, sampled futures, a menu, the cheapest candidate. It is a `Policy` and a `BatchPolicy`.
 
     Args:
-        model: the world that it believes in; the true one makes it the fair oracle.
+        model: the world that it believes in; the true one makes it the fair oracle. A posterior (`policies.posterior`)
+            makes it average over its draws, in its filters and in its futures.
         likelihood, initial: how its filters read and start; the published ones by default.
         futures: futures sampled per decision; None: 190 + r in run r, as published.
         layout: how batches are cut; None: chosen by the platform. It does not change results.
@@ -190,7 +192,7 @@ def decide_batch(
     fold = jax.vmap(lambda k: jax.random.key_data(jax.random.fold_in(_wrap(k), week)))
     r = risks(p.world, belief)
     choice = choose(p, r, belief, shown, week, fold(keys), futures, most_futures=most_futures, layout=layout)
-    return ahead, choice, belief.regimes(p.world), belief.log_evidence
+    return ahead, choice, marginal(p.world, belief).regimes(p.world), belief.log_evidence
 
 
 @functools.cache

@@ -19,6 +19,7 @@ from stocktake_jax.inference.hmm import correct, move
 from stocktake_jax.models import HORIZON, Initial, Likelihood, Readings, World
 from stocktake_jax.policies.futures import MoveTable, move_table, sample_futures
 from stocktake_jax.policies.menu import MENU_WIDTH, Risks, compact, menu
+from stocktake_jax.policies.posterior import by_state, draws_of, laws, onward, worlds_of
 from stocktake_jax.policies.protocol import Shown
 from stocktake_jax.policies.surrogate import (
     Candidate,
@@ -53,15 +54,15 @@ class Planner(eqx.Module):
     """A model of the world in the form that filtering and planning need; build it with `planner`.
 
     Attributes:
-        world: the model, in float32.
+        world: the model, in float32; or a posterior, whose states are (draw, state) then (`policies.posterior`).
         initial: factor -> law of the state in week 0.
-        transition: factor -> transition matrix.
+        transition: factor -> transition matrix; of a posterior, one a draw.
         tables, moves: see `surrogate` and `futures`.
     """
 
     world: World
-    initial: dict[str, Float[Array, "*batch state"]]
-    transition: dict[str, Float[Array, "*batch state state"]]
+    initial: dict[str, Float[Array, "... state"]]
+    transition: dict[str, Float[Array, "... old new"]]
     tables: Tables
     moves: MoveTable
 
@@ -81,20 +82,19 @@ class Choice(eqx.Module):
 
 
 def planner(model: World, initial: Initial = "uniform") -> Planner:
-    """Work out a model's planning tables.
+    """Work out the planning tables of a model, or of a posterior.
 
     Host values are worked on in float64 before they become float32, so that no probability loses digits on the way.
     """
-    start = {n: f.initial(initial) for n, f in model.factors.items()}
-    transition = {n: f.transition_matrix() for n, f in model.factors.items()}
+    start, transition = laws(model, initial)
     return _assemble_jit(model, start, transition, transition)
 
 
 def assemble(
     model: World,
     initial: dict[str, Float[Array, " state"]],
-    transition: dict[str, Float[Array, "state state"]],
-    moves: dict[str, Float[Array, "state state"]],
+    transition: dict[str, Float[Array, "*draw old new"]],
+    moves: dict[str, Float[Array, "*draw old new"]],
 ) -> Planner:
     """A planner from a model and its laws: the start and the moves of the filters, and the moves of the futures."""
     everything = (model, initial, transition, moves)
@@ -114,12 +114,22 @@ def believe(
     beforehand must come as nan (`opening_readings`).
     """
     posteriors, evidence, ahead = {}, {}, {}
+    certain = draws_of(p.world) is None
     for name, factor in p.world.factors.items():
         series = {k: v[None] for k, v in readings[name].items()}
-        table, scale = factor.log_likelihood(series, likelihood)
-        posteriors[name], log_evidence = correct(predicted[name], table[0])
-        evidence[name] = log_evidence + scale[0]
-        ahead[name] = move(posteriors[name], p.transition[name])
+        if certain:
+            table, scale = factor.log_likelihood(series, likelihood)
+            posteriors[name], log_evidence = correct(predicted[name], table[0])
+            evidence[name] = log_evidence + scale[0]
+            ahead[name] = move(posteriors[name], p.transition[name])
+        else:
+            # Draws have scales of their own, which weigh them against each other.
+            def score(w: World, name: str = name, series: dict[str, Array] = series) -> Array:
+                table, scale = w.factors[name].log_likelihood(series, likelihood)
+                return table[0] + scale[0]
+
+            posteriors[name], evidence[name] = correct(predicted[name], by_state(p.world, score))
+            ahead[name] = onward(posteriors[name], p.transition[name])
     return Belief(posteriors, evidence), ahead
 
 
@@ -127,7 +137,8 @@ def opening_readings(model: World, readings: Readings, initial: Initial) -> Read
     """Week 0's readings as `believe` wants them: under the `baseline` start, the world's constants say nothing."""
     if initial != "baseline":
         return readings
-    constant = {n: {c.name for c in f.shown_channels() if c.start is not None} for n, f in model.factors.items()}
+    one = worlds_of(model)[0]
+    constant = {n: {c.name for c in f.shown_channels() if c.start is not None} for n, f in one.factors.items()}
     return {
         n: {k: np.full_like(v, np.nan) if k in constant[n] else v for k, v in channels.items()}
         for n, channels in readings.items()

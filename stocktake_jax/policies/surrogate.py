@@ -8,6 +8,7 @@ Time here is relative: week 0 is the first week that the decision touches, and a
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from stocktake_jax.models import FACTORS, World
+from stocktake_jax.policies.posterior import draws_of
 
 QUALIFIED, SPOT, BACKUP = 0, 1, 2
 SUEZ, CAPE, NO_ROUTE = 0, 1, -1
@@ -121,13 +123,26 @@ class Tables(eqx.Module):
         return max(self.leads[SUEZ] + 1, self.leads[CAPE])
 
 
+_BY_STATE = ("demand", "rate", "fill", "crisis", "closed", "blocked", "defect")
+"""Tables that learned parameters change, or that have an entry a state; the others are prices, which are known."""
+
+
 def safety_factor(stockout: Any, holding: Any) -> Any:
     """z of the newsvendor's critical ratio, stockout / (stockout + holding)."""
     return jax.scipy.special.ndtri(jnp.asarray(stockout) / (jnp.asarray(stockout) + jnp.asarray(holding)))
 
 
 def tables(world: World, dtype: Any = jnp.float32) -> Tables:
-    """The surrogate's tables of a world, at a precision."""
+    """The surrogate's tables of a world, at a precision; of a posterior, whose states are (draw, state)."""
+    draws = draws_of(world)
+    if draws is not None:
+        each = jax.vmap(lambda w: tables(w, dtype))(world.cast(dtype))
+        flat = {name: getattr(each, name).reshape(-1) for name in _BY_STATE}
+        # The regimes of a draw follow those of the draw before.
+        regimes = each.defect.shape[1] * jnp.arange(draws, dtype=jnp.int32)[:, None]
+        flat["regime"] = (each.regime + regimes).reshape(-1)
+        prices = jax.tree.map(lambda x: x[0], each)
+        return dataclasses.replace(prices, **flat)
     w, costs, logistics = world, world.costs, world.logistics
     leads = (logistics.lead_suez, logistics.lead_cape)
 

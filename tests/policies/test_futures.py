@@ -148,11 +148,14 @@ def law() -> dict[str, np.ndarray]:
     return out
 
 
+_sample = jax.jit(sample_futures, static_argnums=(4, 5))
+
+
 def sampled(law: dict[str, np.ndarray], futures: int, key: jax.Array = KEY, weeks: int = HORIZON) -> np.ndarray:
     world = World.paper()
     table = move_table(world, {n: jnp.asarray(m, jnp.float32) for n, m in matrices(world).items()})
     belief = {n: jnp.asarray(p) for n, p in law.items()}
-    return np.asarray(sample_futures(table, belief, key, jnp.int32(weeks), futures, HORIZON))
+    return np.asarray(_sample(table, belief, key, jnp.int32(weeks), futures, HORIZON))
 
 
 def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:

@@ -65,6 +65,7 @@ def problem(week: int, seed: int) -> Problem:
 
 PLANNER = planner(World.paper())
 _programs: dict[Layout, Any] = {}
+_sample = jax.jit(lambda belief, key, weeks: sample_futures(PLANNER.moves, belief, key, weeks, MOST, HORIZON))
 
 
 def decide(case: Problem, layout: Layout = LAYOUTS[0]) -> Choice:
@@ -110,7 +111,7 @@ def plain_decision(plain: Any, case: Problem, i: int) -> tuple[list[dict[str, An
         any(eta == case.week + 1 for _, eta in ships),
     )
     belief = {name: p[i] for name, p in case.belief.posteriors.items()}
-    paths = np.asarray(sample_futures(PLANNER.moves, belief, case.keys[i], jnp.int32(weeks), MOST, HORIZON))
+    paths = np.asarray(_sample(belief, case.keys[i], jnp.int32(weeks)))
     count = int(case.futures[i])
     futures = [plain_states(paths[:weeks, :, f]) for f in range(count)]
     costs = [

@@ -154,8 +154,10 @@ def test_rows_in_the_exchange_shape(rows: list[dict[str, Any]]) -> None:
     assert surrogate_row(wrong, "row 1")[1] == []
 
 
-def test_another_world_costs_otherwise(rows: list[dict[str, Any]]) -> None:
-    dear = World.paper().replace({"costs.stockout": 40.0, "costs.in_transit": 2.0})
+@pytest.mark.parametrize("changed", ["costs.stockout", "costs.in_transit", "freight.rate_normal"])
+def test_another_world_costs_otherwise(rows: list[dict[str, Any]], changed: str) -> None:
+    world = World.paper()
+    dear = world.replace({changed: 2 * float(world.get(changed))})
     computed, differences = surrogate_row(rows[0], "row", dear)
     assert len(differences) == len(rows[0]["cases"])
     assert all(a["cost"] > b["cost"] for a, b in zip(computed["cases"], rows[0]["cases"], strict=True))
