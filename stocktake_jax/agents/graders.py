@@ -11,6 +11,7 @@ with labelled examples.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import hashlib
 import json
 import re
@@ -290,7 +291,10 @@ def parse_labels(answer: str) -> frozenset[str]:
 
 
 async def grade_with(
-    ask: Callable[[str, int], Awaitable[str]], rationale: str, attempts: int = ATTEMPTS
+    ask: Callable[[str, int], Awaitable[str]],
+    rationale: str,
+    attempts: int = ATTEMPTS,
+    on_failure: Callable[[Exception], None] | None = None,
 ) -> frozenset[str] | None:
     """Grade one rationale through any question-and-answer function; None if no attempt gives usable labels.
 
@@ -298,15 +302,16 @@ async def grade_with(
         ask: (rationale, attempt) to the answer. Whatever it raises counts as a failed attempt.
         rationale: the words.
         attempts: how often to ask.
+        on_failure: told of every attempt that failed.
     """
     for attempt in range(attempts):
         try:
             return parse_labels(await ask(rationale, attempt))
-        except InputError:
-            continue
-        except Exception:
-            # A provider's failure of whatever kind: the week is ungraded and counted, never "named nothing".
-            continue
+        except Exception as problem:
+            # An answer that cannot be used, or a provider's failure of whatever kind: after the last attempt the week is
+            # ungraded and counted, never "named nothing".
+            if on_failure is not None:
+                on_failure(problem)
     return None
 
 
@@ -321,6 +326,10 @@ class ModelGrader:
     Attributes:
         name: the model and a fingerprint of the instructions and settings.
         resolved: the model ids that the provider says answered.
+        failure: what went wrong in the last attempt that failed; None as long as none has.
+
+    Raises:
+        InputError: if Inspect cannot make the model: it is unknown, or its provider's package or key is missing.
     """
 
     def __init__(self, model: Any, attempts: int = ATTEMPTS, at_once: int = 8) -> None:
@@ -328,9 +337,16 @@ class ModelGrader:
         config = inspect_model.GenerateConfig(
             **CONFIG, response_schema=None if isinstance(model, str) and model.startswith("mockllm") else _schema()
         )
-        self.model = inspect_model.get_model(model, config=config) if isinstance(model, str) else model
+        try:
+            self.model = inspect_model.get_model(model, config=config) if isinstance(model, str) else model
+        except Exception as problem:
+            reason = " ".join(re.sub(r"\[/?[a-z ]*\]", "", str(problem)).split())
+            raise InputError(
+                f"the grader must be lexical or an Inspect model such as provider/name: {reason}"
+            ) from None
         self.config, self.attempts, self.at_once = config, attempts, at_once
         self.resolved: set[str] = set()
+        self.failure: str | None = None
 
     @property
     def name(self) -> str:
@@ -350,7 +366,10 @@ class ModelGrader:
             self.resolved.add(output.model)
             return str(output.completion)
 
-        return await grade_with(ask, rationale, self.attempts)
+        def failed(problem: Exception) -> None:
+            self.failure = " ".join(f"{type(problem).__name__}: {problem}".split())[:300]
+
+        return await grade_with(ask, rationale, self.attempts, failed)
 
     def __call__(self, rationales: Sequence[str]) -> list[frozenset[str] | None]:
         """See `evaluation.scoring.Labeller`."""
@@ -364,7 +383,9 @@ class ModelGrader:
 
             return list(await asyncio.gather(*(one(text) for text in rationales)))
 
-        return asyncio.run(every())
+        # In a thread of its own: a notebook's thread has an event loop that runs already.
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, every()).result()
 
 
 def instructions_hash() -> str:
@@ -423,6 +444,15 @@ class ExampleAgreement:
     extra: Mapping[str, int]
     differences: tuple[tuple[Example, frozenset[str]], ...]
 
+    def to_json(self) -> dict[str, Any]:
+        """The counts, rates as {"value", "numerator", "denominator"}."""
+        rates = {"exact": self.exact, "relevant": self.relevant, "per_factor": self.per_factor}
+        return {name: rate.to_json() for name, rate in rates.items()} | {
+            "ungraded": self.ungraded,
+            "missing": dict(self.missing),
+            "extra": dict(self.extra),
+        }
+
     def text(self) -> str:
         """One paragraph."""
         rates = ", ".join(
@@ -471,9 +501,12 @@ def read_examples(text: str, name: str = "examples") -> list[Example]:
         try:
             row = json.loads(line)
             words, labels, stressed = row["text"], row["labels"], row.get("stressed", [])
-            if not isinstance(words, str) or not set(labels) | set(stressed) <= set(FACTORS):
+            lists = isinstance(labels, list) and isinstance(stressed, list)
+            if not (lists and isinstance(words, str) and set(labels) | set(stressed) <= set(FACTORS)):
                 raise ValueError
         except (ValueError, KeyError, TypeError):
             raise InputError(f"{name}, line {number}: give an object with text, labels and stressed") from None
         out.append(Example(words, frozenset(labels), frozenset(stressed)))
+    if not out:
+        raise InputError(f"{name} holds no labelled rationale")
     return out

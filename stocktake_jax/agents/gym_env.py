@@ -15,27 +15,43 @@ import numpy as np
 from stocktake_jax.agents.extras import require
 from stocktake_jax.agents.functional import FIELDS, SHOWN, EnvState, Stocktake, action_sizes, encode
 from stocktake_jax.desk import ROUTES, SUPPLIERS, TERMS, Episode, Refusal, Rules
+from stocktake_jax.desk.books import check_rules
 from stocktake_jax.desk.contracts import ACTIONS
+from stocktake_jax.desk.tools import Text, Whole, shown
+from stocktake_jax.errors import InputError
 from stocktake_jax.models import Tape, World
 
 SEEDS = (1000, 2**31 - 1)
 """Range of the tapes' seeds, unless one is asked for: clear of the published ones."""
 
 
-def make_env(world: World | None = None, rules: Rules = "paper") -> Any:
+def make_env(world: World | None = None, rules: Text = "paper") -> Any:
     """A Gymnasium environment of one episode, exact to the cent.
 
     `reset(seed=…)` seeds the generator that draws the tape, as usual in Gymnasium; `reset(options={"tape_seed": n})`
     plays the published tape n. The reward is minus the week's dollars; an episode terminates after 26 weeks.
+
+    Raises:
+        InputError: if Gymnasium is not installed, or for unknown rules; in `step`, for an action outside the space.
     """
+    check_rules(rules)
     return _classes()[0](world, rules)
 
 
-def make_vector_env(count: int, world: World | None = None, rules: Rules = "paper") -> Any:
+def make_vector_env(count: Whole, world: World | None = None, rules: Text = "paper") -> Any:
     """A Gymnasium vector environment of `count` episodes in lockstep, on the batched books in float64.
 
     Its episodes all end together; the step after that begins new ones (next-step autoreset), whatever the action.
+    `reset(seed=s)` gives environment i the tape of a single environment reset with seed s + i, and a list of seeds one
+    each; `reset(options={"tape_seeds": [...]})` plays published tapes, one for each.
+
+    Raises:
+        InputError: if Gymnasium is not installed, for a count below 1 or unknown rules; in `reset` and `step`, for
+            anything but one seed or action for each environment.
     """
+    check_rules(rules)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise InputError(f"the number of environments must be a whole number of at least 1, not {shown(count)}")
     return _classes()[1](count, world, rules)
 
 
@@ -43,6 +59,7 @@ def make_vector_env(count: int, world: World | None = None, rules: Rules = "pape
 def _classes() -> tuple[Any, Any]:
     gymnasium = require("gymnasium")
     spaces, vector, batched = gymnasium.spaces, gymnasium.vector, require("gymnasium.vector.utils")
+    seeding = require("gymnasium.utils.seeding")
 
     def observation_space() -> Any:
         boxes = {k: spaces.Box(low, high, (n,), np.float32) for k, (n, low, high) in SHOWN.items()}
@@ -62,7 +79,7 @@ def _classes() -> tuple[Any, Any]:
 
         def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
             super().reset(seed=seed)
-            tape = (options or {}).get("tape_seed")
+            tape = _option(options, "tape_seed")
             if tape is None:
                 tape = int(self.np_random.integers(*SEEDS))
             self._episode = Episode(tape, self.world, self.rules)
@@ -71,8 +88,8 @@ def _classes() -> tuple[Any, Any]:
         def step(self, action: Any) -> Any:
             if self._episode is None or self._episode.done:
                 raise gymnasium.error.ResetNeeded("reset the environment before its first step and after its last")
-            episode, before = self._episode, self._episode.cost
-            entry = dict(zip(FIELDS, (int(x) for x in np.asarray(action)), strict=True))
+            episode, before, sizes = self._episode, self._episode.cost, action_sizes(self.world)
+            entry = dict(zip(FIELDS, _checked(action, sizes).tolist(), strict=True))
             if entry["lock_weeks"]:
                 episode.lock_freight(entry["lock_weeks"])
             if entry["air"]:
@@ -115,10 +132,20 @@ def _classes() -> tuple[Any, Any]:
             self._over = False
 
         def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
-            super().reset(seed=seed if seed is None or isinstance(seed, int) else int(np.asarray(seed)[0]))
-            tapes = (options or {}).get("tape_seeds")
-            if tapes is None:
-                tapes = self.np_random.integers(*SEEDS, size=self.num_envs).tolist()
+            count = self.num_envs
+            seed = int(seed) if isinstance(seed, np.integer) else seed
+            seeds = None if seed is None else [seed + i for i in range(count)] if isinstance(seed, int) else list(seed)
+            super().reset(seed=seed if isinstance(seed, int) else None)
+            tapes = _option(options, "tape_seeds")
+            if tapes is None and seeds is None:
+                tapes = self.np_random.integers(*SEEDS, size=count).tolist()
+            elif tapes is None:
+                tapes = [
+                    int((self.np_random if s is None else seeding.np_random(s)[0]).integers(*SEEDS))
+                    for s in seeds or []
+                ]
+            if np.shape(tapes) != (count,):
+                raise InputError(f"{count} environments need as many seeds, not an array of shape {np.shape(tapes)}")
             with jax.enable_x64(True):
                 tape = Tape.published_batch([int(t) for t in tapes], self.world)
                 observation, self._state = self._reset_on(tape)
@@ -133,7 +160,9 @@ def _classes() -> tuple[Any, Any]:
                 nothing = np.zeros(self.num_envs, bool)
                 return observation, np.zeros(self.num_envs), nothing, nothing.copy(), info
             with jax.enable_x64(True):
-                out = self._step(self._state, np.asarray(actions, np.int32))
+                out = self._step(
+                    self._state, _checked(actions, action_sizes(self.world), self.num_envs).astype(np.int32)
+                )
             self._state = out.state
             terminated = np.array(out.terminated)
             self._over = bool(terminated.all())
@@ -141,6 +170,30 @@ def _classes() -> tuple[Any, Any]:
             return _host(out.observation), np.array(out.reward, np.float64), terminated, np.array(out.truncated), info
 
     return StocktakeEnv, StocktakeVectorEnv
+
+
+def _checked(action: Any, sizes: tuple[int, ...], *batch: int) -> np.ndarray:
+    """An action, or one for each environment of a batch, as an array of whole numbers.
+
+    Raises:
+        InputError: if it is not in the space.
+    """
+    array, shape = np.asarray(action), (*batch, len(sizes))
+    whole = np.issubdtype(array.dtype, np.integer)
+    if not (whole and array.shape == shape and (array >= 0).all() and (array < np.array(sizes)).all()):
+        raise InputError(
+            f"an action here is an array of whole numbers of shape {shape}, from 0 and each below {sizes} "
+            f"({', '.join(FIELDS)}); this one is {array.dtype} of shape {array.shape}: {shown(array.tolist())}"
+        )
+    return array
+
+
+def _option(options: Any, name: str) -> Any:
+    """An entry of `reset`'s options. Others are refused, lest a misspelt one pass for none."""
+    unknown = set(options or {}) - {name}
+    if unknown:
+        raise InputError(f"there is no option {unknown.pop()!r} of reset; there is {name!r}")
+    return (options or {}).get(name)
 
 
 def _host(observation: Any) -> dict[str, np.ndarray]:

@@ -11,19 +11,20 @@ refused here for the same reasons and in the same words as everywhere else.
 from __future__ import annotations
 
 import functools
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from stocktake_jax.agents.extras import require
 from stocktake_jax.agents.graders import LexicalGrader, ModelGrader, instructions_hash
-from stocktake_jax.agents.play import version
+from stocktake_jax.agents.play import renumbered, version
 from stocktake_jax.agents.prompt import NUDGE, check_arm
 from stocktake_jax.agents.session import Session
-from stocktake_jax.desk import RULES, Episode
+from stocktake_jax.desk import RULES, Episode, Rules
 from stocktake_jax.errors import InputError
 from stocktake_jax.evaluation.beliefs import (
     FIRST,
@@ -99,9 +100,10 @@ async def play_sample(session: Session, model: Any, messages: list[Any], notes: 
     keep()
     for _ in range(TURNS):
         output = await model.generate(messages, tools=infos, tool_choice="auto", config=config)
-        if output.model not in kept["models"]:
-            kept["models"] = [*kept["models"], output.model]
+        # Who answered, message by message: what a model's name stands for can change within an episode.
+        kept["models"] = [*kept["models"], output.model]
         if output.empty:
+            keep()
             break
         messages.append(output.message)
         calls = output.message.tool_calls or []
@@ -232,7 +234,7 @@ def _build() -> Any:
     belief_scorer = scorers.scorer(metrics=[rates()], name="beliefs")(beliefs)
 
     def stocktake(
-        seeds: str | list[int] | int | None = None,
+        seeds: str | list[int | str] | int | None = None,
         arm: str = "rules",
         rules: str = "paper",
         repeats: int = 1,
@@ -304,8 +306,9 @@ def _seeds(seeds: Any) -> tuple[int, ...]:
         return (seeds,)
     if isinstance(seeds, str):
         return parse_seeds(seeds)
-    if isinstance(seeds, (list, tuple)) and seeds and all(isinstance(s, int) for s in seeds):
-        return tuple(seeds)
+    if isinstance(seeds, (list, tuple)) and seeds and not any(isinstance(s, bool) for s in seeds):
+        # Inspect's command line cuts `-T seeds=1,5-9` into its parts before it comes here.
+        return parse_seeds(",".join(map(str, seeds)))
     raise InputError(f"seeds must look like 1,5-9, not {seeds!r}")
 
 
@@ -390,11 +393,44 @@ def pooled_beliefs(rows: Sequence[tuple[Mapping[str, float], Mapping[str, Any]]]
 def read_log(path: str | Path) -> tuple[Run, ...]:
     """The runs in an Inspect log (`.eval` or `.json`), finished or not: agent is the model, repeat the epoch.
 
-    Samples that ended in an error or at a limit are unfinished runs, not missing ones.
+    Samples that ended in an error or at a limit are unfinished runs, not missing ones. Of a run that was killed, the log
+    holds the samples that were over by then.
 
     Raises:
         InputError: if it is no log of this task.
     """
+    return tuple(run for _, run in _log_runs(_open_log(path)))
+
+
+def read_logs(paths: Sequence[str | Path]) -> tuple[Run, ...]:
+    """The runs in several Inspect logs, each once.
+
+    A log of an interrupted run and the log of its second go hold the same samples: of those the finished ones count,
+    and no sample twice. What was run anew on purpose counts as further repeats.
+
+    Raises:
+        InputError: if one of them is no log of this task.
+    """
+    logs = sorted((_open_log(path) for path in paths), key=lambda log: str(log.eval.created))
+    found: dict[tuple[Any, ...], Run] = {}
+    for log in logs:
+        for _, run in _log_runs(log):
+            key = (log.eval.task_id, run.agent, run.seed, run.repeat)
+            if key not in found or math.isnan(found[key].cost):
+                found[key] = run
+    return renumbered(found.values())
+
+
+def is_log(path: Path) -> bool:
+    """Whether a JSON file has an Inspect log's outline; other JSON may lie beside logs."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and isinstance(document.get("eval"), dict) and "task" in document["eval"]
+
+
+def _open_log(path: str | Path) -> Any:
     logs = require("inspect_ai.log")
     try:
         log = logs.read_eval_log(str(path))
@@ -402,9 +438,16 @@ def read_log(path: str | Path) -> tuple[Run, ...]:
         raise InputError(f"{path}: not an Inspect log ({error})") from None
     if log.eval.task.rpartition("/")[2] != "stocktake":
         raise InputError(f"{path}: a log of the task {log.eval.task}, not of stocktake")
+    return log
+
+
+def _log_runs(log: Any) -> list[tuple[Any, Run]]:
+    """The samples of a log with their runs."""
     out = []
-    arm = str((log.eval.task_args or {}).get("arm", "rules"))
-    agent = log.eval.model if arm == "rules" else f"{log.eval.model} ({arm})"
+    given = log.eval.task_args or {}
+    arm, rules = str(given.get("arm", "rules")), str(given.get("rules", "paper"))
+    different = [word for word, usual in ((arm, "rules"), (f"{rules} rules", "paper rules")) if word != usual]
+    agent = f"{log.eval.model} ({', '.join(different)})" if different else str(log.eval.model)
     for sample in log.samples or []:
         kept = sample.store.get(STORE)
         ledger = record_of(kept) if kept else None
@@ -414,7 +457,16 @@ def read_log(path: str | Path) -> tuple[Run, ...]:
         }
         if kept:
             notes |= {key: kept[key] for key in ("arm", "rules", "prompt_sha256", "package")}
-            notes["resolved model"] = tuple(kept["models"])
+            notes["resolved model"] = tuple(dict.fromkeys(kept["models"]))
         cost = math.nan if ledger is None else ledger.cost
-        out.append(Run(agent, int(sample.metadata["seed"]), cost, int(sample.epoch), ledger, notes=notes))
-    return tuple(out)
+        run = Run(
+            agent,
+            int(sample.metadata["seed"]),
+            cost,
+            int(sample.epoch),
+            ledger,
+            notes=notes,
+            rules=cast("Rules", rules),
+        )
+        out.append((sample, run))
+    return out

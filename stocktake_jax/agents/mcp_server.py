@@ -9,15 +9,18 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 from stocktake_jax.agents.extras import require
-from stocktake_jax.agents.play import SIDECAR, version
-from stocktake_jax.agents.session import Session
+from stocktake_jax.agents.play import SIDECAR, read_notes, version
+from stocktake_jax.agents.prompt import check_arm
+from stocktake_jax.agents.session import Answer, Session
 from stocktake_jax.desk import Episode
 from stocktake_jax.desk.tools import Text
 from stocktake_jax.errors import InputError
+from stocktake_jax.evaluation.ledger import read_journal
 from stocktake_jax.models import World
 
 NAME = "stocktake"
@@ -34,29 +37,43 @@ def open_session(
     """A session on a new episode, or on the one that a journal holds.
 
     Raises:
-        InputError: if the journal is of another seed or other rules, or was played in another arm.
+        InputError: if the SDK is not installed, or the journal cannot be used: it is of another seed, world or other
+            rules, was played in another arm, or is no journal.
     """
+    require("mcp")
+    check_arm(arm)
     path = None if journal is None else Path(journal)
-    if path is None or not path.exists() or b"\n" not in path.read_bytes():
+    if path is None or not _begun(path):
         session = Session(Episode(seed, world, rules, journal=path), arm, world)
         if path is not None:
             notes = {
                 "arm": arm,
+                "rules": rules,
                 "prompt_sha256": session.prompt_hash,
                 "package": version(),
                 "harness": f"mcp {importlib.metadata.version('mcp')}",
             }
             path.with_name(path.name + SIDECAR).write_text(json.dumps(notes) + "\n", encoding="utf-8")
         return session
-    header = json.loads(path.read_bytes().split(b"\n", 1)[0])
-    if seed is not None and header.get("seed") != seed:
+    record = read_journal(path)
+    if seed is not None and record.seed != seed:
         raise InputError(f"{path} is the journal of another seed; give its seed, or another journal")
-    if header.get("rules") != rules:
-        raise InputError(f"{path} was begun under the rules {header.get('rules')!r}; go on under them")
+    if record.rules != rules:
+        raise InputError(f"{path} was begun under the rules {record.rules!r}; go on under them")
+    if world is not None and world.to_toml() != record.world.to_toml():
+        raise InputError(f"{path} was begun in another world; go on in that one")
     beside = path.with_name(path.name + SIDECAR)
-    if beside.exists() and json.loads(beside.read_text(encoding="utf-8")).get("arm", arm) != arm:
+    if beside.exists() and read_notes(beside).get("arm", arm) != arm:
         raise InputError(f"{path} was begun in another arm of the prompt; go on in that one")
-    return Session(Episode.resume(path), arm, world)
+    return Session(Episode.resume(path), arm, record.world)
+
+
+def _begun(path: Path) -> bool:
+    """Whether a journal holds a whole line, so that there is something to go on from."""
+    try:
+        return path.exists() and b"\n" in path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read the journal {path}: {error.strerror}") from None
 
 
 def instructions(session: Session) -> str:
@@ -85,7 +102,12 @@ def build_server(session: Session) -> Any:
 
     async def call_tool(context: Any, params: Any) -> Any:
         # Not in a thread: calls are carried out in the order in which they came.
-        answer = session.answer(params.name, {} if params.arguments is None else params.arguments)
+        try:
+            answer = session.answer(params.name, {} if params.arguments is None else params.arguments)
+        except InputError as error:
+            # The journal's trouble. Its message names the file, which is nothing for the one who plays.
+            print(f"{NAME}: {error}", file=sys.stderr)
+            answer = Answer(False, "the call could not be recorded and was not carried out; the episode is stuck", None)
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=answer.text)],
             structured_content=answer.data,

@@ -152,8 +152,8 @@ You buy stock for an importer who sells a single product and ships it in from ov
 weeks. What counts is the sum of all costs over the {HORIZON} weeks, in dollars; make it as small as you can. No \
 single week counts by itself.
 You begin with {logistics.start_inventory} units on the shelf and nothing at sea. Customers usually want about \
-{_money(logistics.mean_demand)} units a week, but that changes. Demand is met from the shelf; what the shelf lacks is\
- lost."""
+{_money(logistics.mean_demand)} units a week, but that changes. Demand is met from the shelf; what the shelf lacks \
+is lost."""
 
 
 def _week(world: World) -> str:
@@ -163,30 +163,35 @@ def _week(world: World) -> str:
 # A week
 You read the report, call any of the tools you want, and end the week with exactly one call of place_order. Only \
 place_order lets time pass. Its answer is the next report.
-- place_order takes a rationale (say in a few sentences what you believe is going on and why you decide so), a \
-quantity from 0 to {logistics.order_cap} units and, for a quantity above 0, a route and a supplier. It can also carry\
- one contract action. The contract action is carried out before the order, so a supplier can be signed and used in \
-the same call. A call that is refused changes nothing; correct it and call again.
+- place_order takes a rationale (a few sentences on this week's decision and the reasons for it), a quantity from 0 \
+to {logistics.order_cap} units and, for a quantity above 0, a route and a supplier. It can also carry one contract \
+action, which is carried out before the order, so a supplier can be signed and used in the same call. A call that is \
+refused changes nothing; correct it and call again.
+- An order leaves in the week that it begins, and pays that week's freight multiplier.
 - Route suez: {_money(costs.base_suez)} a unit, normally {logistics.lead_suez} weeks. A ship that finds the canal \
 shut waits in front of it; if it is still shut a week later, the ship turns and goes around the Cape, arrives later \
 and costs a surcharge.
-- Route cape: {_money(costs.base_cape)} a unit, normally {logistics.lead_cape} weeks, sometimes one more. It does not\
- use the canal.
-- lock_freight fixes the freight multiplier at this week's level for as many weeks as you say, for your orders of \
-those weeks. It costs nothing itself. While it lasts you pay the fixed level, whether the market rises or falls, and \
-its weeks run off whether you ship or not.
+- Route cape: {_money(costs.base_cape)} a unit, normally {logistics.lead_cape} weeks, sometimes one more. It does \
+not use the canal.
+- lock_freight fixes the freight multiplier at this week's level for as many weeks as you say, counting the one that \
+your order begins. It costs nothing itself. While it lasts you pay the fixed level, whether the market rises or falls, \
+and its weeks run off whether you ship or not.
 - expedite_air flies in up to {logistics.air_cap} units a week for {_money(costs.air)} each. They are on the shelf \
-next week and pass by the port and its inspection.
+next week and touch neither the port nor its inspection.
 - inspect_batch costs {_money(costs.inspection)}: of the defective units in next week's arrivals about \
 {caught:.0f}% are saved.
-- buy_briefing costs {_money(costs.briefing)} and tells the true state of the canal this week.
-- buy_audit costs {_money(costs.audit)} and tells the true state of the spot supplier this week."""
+- buy_briefing costs {_money(costs.briefing)} and tells which state the canal is truly in this week.
+- buy_audit costs {_money(costs.audit)} and tells how spot truly stands this week: on time, slipping, failing or \
+defunct."""
 
 
 def _costs(world: World, rules: str) -> str:
     costs = world.costs
     if rules == "paper":
-        contracts = "What a contract's terms say of price, delivery floor and break fee is shown but not billed."
+        contracts = (
+            "What a contract's terms say of price, delivery floor and break fee is shown but not billed, and a "
+            "supplier's onboard_lead is shown but delays nothing."
+        )
     else:
         contracts = (
             "A contract's terms scale the route's price. Lapsing a live contract bills its break fee. The delivery "
@@ -200,7 +205,8 @@ def _costs(world: World, rules: str) -> str:
 - {_money(costs.demurrage)} a week for each unit that the port holds back.
 - {_money(costs.rework)} for each defective unit; it does not reach the shelf.
 - {_money(costs.surcharge)} a unit when a ship turns away from a shut canal.
-- {_money(costs.crisis)} for each unit that spot leaves out of an order while the canal is in trouble.
+- {_money(costs.crisis)} for each unit that spot leaves out of an order in a week with the canal at watch, in a false \
+alarm or disrupted.
 - {_money(costs.dual_source)} a week while two or more suppliers are under live contracts.
 - The tools' prices above. {contracts}"""
 
@@ -215,8 +221,8 @@ one is on.
 - Canal: suez_count, bab_count and cape_count, ships that passed the Suez Canal, the Bab-el-Mandeb strait and the Cape \
 this week, and a bulletin from the trade press.
 - Suppliers: a scorecard each (band, otif = share delivered on time and in full, lead_days). For spot also \
-realized_lead_slip, this week's delay in days, and, in weeks that an order with spot left, realized_fill, the share \
-of it that was shipped. These two are noisy.
+realized_lead_slip, this week's delay in days, and, in weeks in which an order with spot left, realized_fill, the \
+share of it that was shipped; the rest never comes. These two are noisy.
 - Demand: pos_units, what customers wanted this week, and demand_forecast, a second reading. Both are noisy.
 - Freight: freight_index, this week's multiplier times 100 (100 is normal), and freight_outlook, a noisier reading.
 - Port: berth_wait and wait_outlook, days; both noisy.
@@ -230,18 +236,18 @@ Six factors go their own ways. None depends on another or on what you do. Each i
 see the state, only the readings.
 - canal: usually calm. Tension can build up (watch) and then pass, turn out a false alarm, or become a real \
 disruption, which is short (over within two weeks) or long (no limit, often many weeks), and is followed by a \
-recovery. While it is disrupted nothing passes. The first week of a disruption of either kind and a false alarm show \
-the same readings; the week after tells them apart. The counts are exact, except that traffic at the Cape is \
-sometimes higher for reasons of its own.
-- supplier (spot): reliable, wobbling (ships around half of an order), degraded (ships next to nothing, for up to a \
-few weeks) or defunct (gone for good, rarely). Wobbling either settles or becomes degraded. The scorecard's word is \
-kinder than the truth.
+recovery. While it is disrupted it is shut to your ships; in a false alarm it is open. The first week of a disruption \
+of either kind and a false alarm show the same readings; the week after tells them apart. The counts are exact, except \
+that traffic at the Cape is sometimes higher for reasons of its own.
+- supplier (spot): reliable, wobbling (ships a good half of an order), degraded (ships next to nothing, for a few \
+weeks at most) or defunct (gone for good, rarely). Wobbling either settles or becomes degraded; on the scorecard and \
+in an audit the first week of degraded looks like wobbling. The scorecard's word is kinder than the truth.
 - demand: normal; a promotion, a spike of a few weeks; a seasonal lift, higher and lasting longer; or a structural \
 decline that lasts very long. A promotion and a lift begin alike.
 - freight: slack (cheap), normal, tightening (dearer) or a spike (several times the normal rate, for weeks). \
 Tightening can go either way; a spike begins like tightening.
 - port: clear, building, congested (lasts for weeks) or a customs hold (usually one week). While it is congested or \
-on hold nothing lands: arrivals wait outside, week after week, and cost demurrage. Both begin alike.
+on hold nothing lands: arrivals wait outside, week after week, and cost demurrage. The readings of both are alike.
 - quality: in control, drifting, or out of control. The longer a drift has gone on, the likelier it is to tip over. \
 Drifting and above all out of control, part of what arrives is defective."""
 
@@ -255,7 +261,7 @@ def _suppliers(world: World, rules: str) -> str:
     plain = TERM_TABLE[0]
     if rules == "paper":
         more = (
-            "sign, switch and renew all open a new contract with the supplier named and remove that supplier's ended "
+            "sign, switch and renew all begin a new contract with the supplier named and remove that supplier's ended "
             "ones; lapse removes the ended ones only and leaves a live contract as it is."
         )
     else:
@@ -273,8 +279,8 @@ first. Its contracts never end.
 - backup: delta +{_money(costs.delta_backup)} a unit; ships orders in full.
 You can order only from a supplier with a live contract. contract_action is sign, switch, renew or lapse, with \
 contract_supplier and, unless you lapse, contract_terms if you like ({terms}; without terms {plain.weeks} weeks, \
-price x{plain.price:g}, floor {plain.otif_floor}, break fee {plain.break_fee:g}). {more} A contract is open when its \
-last week has come or its supplier is gone."""
+price x{plain.price:g}, floor {plain.otif_floor}, break fee {plain.break_fee:g}). {more} A contract is \
+open, and no longer live, once its end_week has come or its supplier is gone."""
 
 
 NUDGE = "Nothing was called. Call place_order to end the week, or another tool first."
@@ -300,8 +306,8 @@ _BELIEF = (
 _COACHED = """\
 # Keeping track
 Treat each factor as a question that stays open. In every rationale, before you decide: (1) repeat what you believed \
-last week about each of the six factors; (2) say which of this week's readings speak for or against it, and how noisy\
- they are; (3) write down the states that remain possible, with rough probabilities; (4) say what next week's \
+last week about each of the six factors; (2) say which of this week's readings speak for or against it, and how noisy \
+they are; (3) write down the states that remain possible, with rough probabilities; (4) say what next week's \
 readings would have to be to change your mind; (5) then decide, and say which of these beliefs the decision rests on."""
 
 _END = f"""\

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from stocktake_jax.agents.play import Finished, begin, finished, open_folder, todo
+from stocktake_jax.agents.play import Finished, Folder, Seeds, begin, finished, journal_path, open_folder, todo
 from stocktake_jax.desk import CAPE, Decision, Episode, Observation
+from stocktake_jax.desk.books import check_rules
 from stocktake_jax.desk.contracts import QUALIFIED
-from stocktake_jax.desk.tools import Text
+from stocktake_jax.desk.tools import Text, Whole, shown
 from stocktake_jax.errors import InputError
 from stocktake_jax.evaluation.beliefs import with_probabilities
 from stocktake_jax.inference import Belief
@@ -304,25 +304,36 @@ def voice(belief: Mapping[str, Float[np.ndarray, " state"]], world: World, decis
 # -- playing many episodes in lockstep
 
 
+if TYPE_CHECKING:
+    Player: TypeAlias = Scripted
+else:
+    Player = Any  # as in `play`: wrong arguments get an `InputError`
+
+
 def play_scripted(
-    agent: Scripted,
-    seeds: Sequence[int],
+    agent: Player,
+    seeds: Seeds,
     *,
-    repeats: int = 1,
+    repeats: Whole = 1,
     rules: Text = "paper",
     world: World | None = None,
-    journals: str | os.PathLike[str] | None = None,
+    journals: Folder | None = None,
     on_week: Callable[[int], None] | None = None,
 ) -> list[Finished]:
     """Play a scripted agent on many episodes, all of them week by week together, through the agent's tools.
 
     With `journals`, finished episodes are not played again, and unfinished ones begin anew; see `play`.
     """
-    folder = None
+    if not isinstance(agent, Scripted):
+        raise InputError(
+            f"a scripted agent is wanted, such as SCRIPTED['voice'](), not {shown(agent)}; see also `play`"
+        )
+    check_rules(rules)
+    episodes_wanted, folder = todo(seeds, repeats), None
     if journals is not None:
         more = {"fault": agent.fault, "futures": agent.futures}
         folder = open_folder(journals, agent.name, rules=rules, world=world, privileged=agent.privileged, more=more)
-    wanted = list(todo(seeds, repeats, folder))
+    wanted = [(s, r, None if folder is None else journal_path(folder, s, r)) for s, r in episodes_wanted]
     done = {(seed, repeat): finished(path, seed, repeat) for seed, repeat, path in wanted}
     left = [w for w in wanted if done[w[0], w[1]] is None]
     episodes = [begin(seed, world, rules, path, resume=False) for seed, _, path in left]

@@ -168,7 +168,7 @@ def tools(world: World) -> dict[str, Tool]:
             "defective units are saved.",
         ),
         Tool("buy_briefing", f"Learn this week's true state of the Suez lane for {price(costs.briefing)}."),
-        Tool("buy_audit", f"Learn this week's true state of the spot supplier for {price(costs.audit)}."),
+        Tool("buy_audit", f"Learn how spot truly stands this week for {price(costs.audit)}."),
         Tool(
             "place_order",
             "Take the week's decision: an order, a contract action, or both (the contract comes first). This ends the "

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -82,6 +82,11 @@ def pooled(rates: Iterable[Rate]) -> Rate:
     return total
 
 
+def share(of: Bool[np.ndarray, "..."], among: Bool[np.ndarray, "..."]) -> Rate:
+    """How many of some cases have a property."""
+    return Rate(int((of & among).sum()), int(among.sum()))
+
+
 METRICS: dict[str, str] = {
     "missed": "stress episodes whose factor is never named from their onset on, of those that begin by week 25",
     "missed_paper": "the same of all episodes: those that begin in week 26 cannot be named and count as missed",
@@ -137,13 +142,13 @@ class Truth:
         """The truth of a single tape."""
         world = world or World.paper()
 
-        def table(kind: str) -> np.ndarray:
-            return np.stack([getattr(f, kind)[np.asarray(tape.states[n])] for n, f in world.factors.items()], axis=-1)
-
-        stressed = table("stress_mask")
+        stressed, brewing = (
+            np.stack([getattr(f, kind)[np.asarray(tape.states[n])] for n, f in world.factors.items()], axis=-1)
+            for kind in ("stress_mask", "brewing_mask")
+        )
         if stressed.ndim != 2:
             raise InputError(f"the truth is of one tape, not of a batch of shape {stressed.shape[:-2]}")
-        return cls(stressed, table("brewing_mask"))
+        return cls(stressed, brewing)
 
 
 class StressEpisode(NamedTuple):
@@ -311,9 +316,6 @@ def belief_counts(
     stress = stressed.any(1)
     right, full = (named & stressed).any(1), stress & (named | ~stressed).all(1)
 
-    def share(of: np.ndarray, among: np.ndarray) -> Rate:
-        return Rate(int((of & among).sum()), int(among.sum()))
-
     everything = np.ones_like(named)
     undiagnosed = graded & stress & ~right
     week_26 = bool(truth.stressed[HORIZON].any())
@@ -358,23 +360,29 @@ def _detection_counts(run: Statements, truth: Truth, budget: float) -> dict[str,
         ),
     }
 
-    def of(chosen: list[Detection], suffix: str) -> dict[str, Rate]:
-        closed, timely = [d for d in chosen if not d.open], [d for d in chosen if not d.open_in_time]
-        known = [d for d in chosen if d.lag_known]
-        lag = [(d.week or 0) - d.episode.onset for d in known]
-        in_time = [n for n, d in zip(lag, known, strict=True) if d.in_time]
-        return {
-            f"missed{suffix}": Rate(sum(d.week is None for d in closed), len(closed)),
-            f"mean_lag{suffix}": Rate(sum(lag), len(lag)),
-            f"missed_bounded{suffix}": Rate(sum(not d.in_time for d in timely), len(timely)),
-            f"mean_lag_bounded{suffix}": Rate(sum(in_time), len(in_time)),
-        }
-
-    out |= of(list(found), "")
+    out |= _lags(found, "")
     for i, factor in enumerate(FACTORS):
-        mine = of([d for d in found if d.episode.factor == i], f".{factor}")
+        mine = _lags([d for d in found if d.episode.factor == i], f".{factor}")
         out |= {name: rate for name, rate in mine.items() if name.rpartition(".")[0] in BY_FACTOR}
     return out
+
+
+def _lags(chosen: Sequence[Detection], suffix: str) -> dict[str, Rate]:
+    closed, timely = [d for d in chosen if not d.open], [d for d in chosen if not d.open_in_time]
+    known = [d for d in chosen if d.lag_known]
+    lag = [(d.week or 0) - d.episode.onset for d in known]
+    in_time = [n for n, d in zip(lag, known, strict=True) if d.in_time]
+    return {
+        f"missed{suffix}": Rate(sum(d.week is None for d in closed), len(closed)),
+        f"mean_lag{suffix}": Rate(sum(lag), len(lag)),
+        f"missed_bounded{suffix}": Rate(sum(not d.in_time for d in timely), len(timely)),
+        f"mean_lag_bounded{suffix}": Rate(sum(in_time), len(in_time)),
+    }
+
+
+def _log_score(q: np.ndarray, y: np.ndarray) -> float:
+    q = np.clip(q, FLOOR, 1 - FLOOR)
+    return float(-(y * np.log(q) + (1 - y) * np.log1p(-q)).sum())
 
 
 def _probability_counts(
@@ -386,14 +394,10 @@ def _probability_counts(
         raise InputError("a stated probability lies outside [0, 1]")
     count = int(given.sum())
 
-    def log_score(q: np.ndarray) -> float:
-        q = np.clip(q, FLOOR, 1 - FLOOR)
-        return float(-(y * np.log(q) + (1 - y) * np.log1p(-q)).sum())
-
     out = {
         "probability_stated": Rate(count, int(everything.sum())),
         "brier": Rate(float(((p - y) ** 2).sum()), count),
-        "log_score": Rate(log_score(p), count),
+        "log_score": Rate(_log_score(p, y), count),
         "certain_and_wrong": Rate(int((np.abs(p - y) >= 1 - FLOOR).sum()), count),
     }
     if posterior is None:
@@ -404,7 +408,7 @@ def _probability_counts(
     return out | {
         "brier_filter": Rate(float(((posterior[given] - y) ** 2).sum()), count),
         "brier_to_filter": Rate(float(((p - posterior[given]) ** 2).sum()), count),
-        "log_score_filter": Rate(log_score(posterior[given]), count),
+        "log_score_filter": Rate(_log_score(posterior[given], y), count),
         "log_to_filter": Rate(float(divergence.sum()), count),
     }
 

@@ -10,7 +10,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from stocktake_jax.desk import ACTIONS, CAPE, ROUTES, SPOT, SUPPLIERS, TERMS, Episode, Refusal, Rules
 from stocktake_jax.desk.journal import Journal
 from stocktake_jax.errors import InputError
-from stocktake_jax.evaluation.beliefs import FIRST, LAST, WEEKS, Rate, Statements, Truth
+from stocktake_jax.evaluation.beliefs import FIRST, LAST, WEEKS, Rate, Statements, Truth, share
 from stocktake_jax.evaluation.simulate import ITEMS, Trajectories
 from stocktake_jax.models import HORIZON, Tape, World
 
@@ -32,6 +32,9 @@ PROTECTION = tuple(item for item in ITEMS if item not in HARM)
 
 AFTERMATH = 4
 """Weeks after stress whose costs are still put down to it: the lead time via the Cape."""
+
+BOOKS = ("inventory", "on_order", "arrived")
+"""Columns of `Ledger.books`."""
 
 STATUSES = ("diagnosed", "undiagnosed", "calm", "ungraded", "last")
 """What a week is by its rationale; `last` is week 26, which has none."""
@@ -49,12 +52,14 @@ class Ledger:
         decision: field of `Decision` -> what was decided in weeks 0 .. 25.
         unmet: demand that was lost in each week, units.
         rationales: what was written in weeks 0 .. 25; empty texts for policies that write nothing.
+        books: inventory, on_order, arrived -> units at the end of weeks 1 .. 26; empty where they are not known.
     """
 
     bill: Mapping[str, Float[np.ndarray, " week"]]
     decision: Mapping[str, Int[np.ndarray, " decision"]]
     unmet: Int[np.ndarray, " week"]
     rationales: tuple[str, ...]
+    books: Mapping[str, Int[np.ndarray, " decision"]] = field(default_factory=dict)
 
     @property
     def cost(self) -> float:
@@ -86,6 +91,7 @@ def of_trajectories(runs: Trajectories) -> tuple[Ledger, ...]:
             {name: column[i] for name, column in runs.decision.items()},
             weekly(runs.books["unmet"][i]),
             ("",) * HORIZON,
+            {name: runs.books[name][i] for name in BOOKS},
         )
         for i in range(len(runs.runs.seed))
     )
@@ -119,6 +125,7 @@ class Record:
         """
         episode = Episode(self.seed, self.world, self.rules)
         unmet = [0]
+        books: dict[str, list[int]] = {name: [] for name in BOOKS}
         recorded = self.costs or (None,) * len(self.calls)
         for (tool, arguments), cost in zip(self.calls, recorded, strict=True):
             where, before = f"{self.name}, week {episode.week}", episode.cost
@@ -128,6 +135,8 @@ class Record:
                 raise InputError(f"{where}: {tool} was accepted and is refused now: {refusal}") from None
             if tool == "place_order":
                 unmet.append(int(result["pos_units"]) - int(result["served"]["unit"]))
+                for name, column in books.items():
+                    column.append(int(result[name]))
                 if cost is not None and not abs(episode.cost - before - cost) < 1e-6:
                     raise InputError(f"{where}: the week is billed {episode.cost - before} now and {cost} there")
         if not episode.done:
@@ -138,6 +147,7 @@ class Record:
             _decisions(weeks),
             np.array(unmet, np.int64),
             tuple(w["rationale"] for w in weeks),
+            {name: np.array(column, np.int64) for name, column in books.items()},
         )
 
 
@@ -275,34 +285,30 @@ RESPONSES: dict[str, str] = {
 
 def response_counts(ledger: Ledger, tape: Tape, world: World) -> dict[str, Rate]:
     """Every entry of `RESPONSES`, of one run."""
-    weeks = np.arange(FIRST, LAST + 1)
     d = {name: np.asarray(column) for name, column in ledger.decision.items()}
-
-    def in_regimes(factor: str, *labels: str) -> np.ndarray:
-        f = world.factors[factor]
-        mask = np.logical_or.reduce([f.mask(label=label) for label in labels])
-        return np.asarray(mask[np.asarray(tape.states[factor])])
 
     rates, lock_cost = _locks(ledger, tape, world)
     held = np.isfinite(rates[1:])
-    freight, spike = in_regimes("freight", "tightening", "spike"), in_regimes("freight", "spike")
-    blocked = in_regimes("port", "congested", "customs_hold")
-    escape, closed = in_regimes("quality", "out_of_control"), in_regimes("canal", "disruption")
-    spot_bad = in_regimes("supplier", "degraded", "defunct")
+    freight, spike = (
+        _in_regimes(tape, world, "freight", "tightening", "spike"),
+        _in_regimes(tape, world, "freight", "spike"),
+    )
+    blocked = _in_regimes(tape, world, "port", "congested", "customs_hold")
+    escape, closed = (
+        _in_regimes(tape, world, "quality", "out_of_control"),
+        _in_regimes(tape, world, "canal", "disruption"),
+    )
+    spot_bad = _in_regimes(tape, world, "supplier", "degraded", "defunct")
     stress = np.asarray(Truth.of(tape, world).stressed.any(1))
     air, inspects, orders = d["air"] > 0, d["inspect"] > 0, d["qty"] > 0
     cape, away = d["route"] == CAPE, d["supplier"] != SPOT
 
-    def share(of: np.ndarray, among: np.ndarray) -> Rate:
-        chosen = among[weeks]
-        return Rate(int((of[weeks] & chosen).sum()), int(chosen.sum()))
-
-    def at_decision(column: np.ndarray) -> np.ndarray:
-        return column[:HORIZON]
-
-    freight, spike, blocked, escape, closed, spot_bad, stress = map(
-        at_decision, (freight, spike, blocked, escape, closed, spot_bad, stress)
+    decided = slice(FIRST, LAST + 1)
+    spike, escaped, bought = spike[:HORIZON], escape[:HORIZON], d["inspect"] > 0
+    freight, blocked, escape, closed, spot_bad, stress = (
+        x[decided] for x in (freight, blocked, escape, closed, spot_bad, stress)
     )
+    held, air, inspects, orders, cape, away = (x[decided] for x in (held, air, inspects, orders, cape, away))
     return {
         "lock_called": share(held, freight),
         "lock_uncalled": share(held, ~freight),
@@ -314,7 +320,7 @@ def response_counts(ledger: Ledger, tape: Tape, world: World) -> dict[str, Rate]
         "air_spend": Rate(float(ledger.bill["air"].sum()), 1),
         "inspect_called": share(inspects, escape),
         "inspect_uncalled": share(inspects, ~escape),
-        "inspect_in_escape_runs": Rate(int(inspects.any()), 1) if escape.any() else Rate(0, 0),
+        "inspect_in_escape_runs": Rate(int(bought.any()), 1) if escaped.any() else Rate(0, 0),
         "cape_called": share(cape, closed & orders),
         "cape_uncalled": share(cape, ~closed & orders),
         "leaves_spot_called": share(away, spot_bad & orders),
@@ -323,6 +329,13 @@ def response_counts(ledger: Ledger, tape: Tape, world: World) -> dict[str, Rate]
         "briefings": Rate(int(d["briefing"].sum()), 1),
         "audits": Rate(int(d["audit"].sum()), 1),
     }
+
+
+def _in_regimes(tape: Tape, world: World, factor: str, *labels: str) -> np.ndarray:
+    """(week,) True where a factor is in one of some regimes."""
+    f = world.factors[factor]
+    mask = np.logical_or.reduce([f.mask(label=label) for label in labels])
+    return np.asarray(mask[np.asarray(tape.states[factor])])
 
 
 def _locks(ledger: Ledger, tape: Tape, world: World) -> tuple[np.ndarray, float]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from stocktake_jax.evaluation.beliefs import BUDGET, GRACE, LAST, Rate
+from stocktake_jax.evaluation.beliefs import GRACE, LAST, Rate
 from stocktake_jax.evaluation.ledger import AFTERMATH, LOSSES, RESPONSES, STATUSES
 from stocktake_jax.evaluation.published import PROFILES
 from stocktake_jax.evaluation.simulate import ITEMS
@@ -127,7 +127,9 @@ def _detection(board: ScoreBoard, agents: Sequence[str]) -> str:
     left_out = board.rate(agents[0], "left_out")
     head = ["agent", "missed (paper)", "missed", "mean lag", "missed in time", "lag in time", "in budget"]
     head += ["precision", "lenient", "names/week", "ungraded"]
-    in_time = f"in time: until {GRACE} week after the episode; in budget: in time, {BUDGET:g} name a week counting"
+    in_time = (
+        f"in time: until {GRACE} week after the episode; in budget: in time, {board.budget:g} name(s) a week counting"
+    )
     notes = [
         f"paper: all episodes; mended: without those that begin in week 26 ({counted(left_out)} of {agents[0]}'s)",
         f"{in_time}; lenient: brewing trouble is a right name",

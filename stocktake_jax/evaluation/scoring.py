@@ -7,10 +7,11 @@ is what `stocktake score --json` prints, `ScoreBoard.text` what it shows.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from stocktake_jax.desk import Rules
 from stocktake_jax.desk.contracts import host
 from stocktake_jax.errors import InputError
 from stocktake_jax.evaluation.beliefs import (
@@ -89,6 +91,7 @@ class Run:
         world: the true world.
         privileged: the agent was shown hidden states. It is marked in every table.
         notes: how the run came about: model, prompt hash, versions, grader.
+        rules: of its books.
     """
 
     agent: str
@@ -100,6 +103,7 @@ class Run:
     world: World = PAPER
     privileged: bool = False
     notes: Mapping[str, Any] = field(default_factory=dict)
+    rules: Rules = "paper"
 
 
 def published_runs() -> tuple[Run, ...]:
@@ -135,10 +139,14 @@ def labelled(runs: Sequence[Run], grader: Labeller, name: str) -> tuple[Run, ...
             if stated[week] is not None:
                 probability[week] = [stated[week][factor] for factor in FACTORS]
         statements = Statements.make(run.agent, run.seed, labels, run.ledger.stockout, probability, run.repeat)
-        notes = dict(run.notes) | {"grader": name}
-        out.append(
-            Run(run.agent, run.seed, run.cost, run.repeat, run.ledger, statements, run.world, run.privileged, notes)
-        )
+        out.append(replace(run, statements=statements, notes=dict(run.notes) | {"grader": name}))
+    # Known once it has answered.
+    resolved = tuple(sorted(getattr(grader, "resolved", ())))
+    if resolved:
+        out = [
+            replace(r, notes=dict(r.notes) | {"grader's resolved model": resolved}) if "grader" in r.notes else r
+            for r in out
+        ]
     return tuple(out)
 
 
@@ -161,14 +169,18 @@ def read_label_file(path: str | Path) -> tuple[Run, ...]:
 
 
 def oracle_ledgers(
-    seeds: Sequence[int], runs: int, world: World | None = None, on_week: Callable[[int], None] | None = None
+    seeds: Sequence[int],
+    runs: int,
+    world: World | None = None,
+    rules: Rules = "paper",
+    on_week: Callable[[int], None] | None = None,
 ) -> dict[int, tuple[Ledger, ...]]:
     """The fair oracle's ledgers on some seeds: the first `runs` runs of the published protocol on each."""
     world = world or World.paper()
     tapes = Tape.published_batch(list(seeds), world)
     of = np.repeat(np.arange(len(seeds)), runs)
     which = Runs(np.asarray(seeds)[of], np.tile(np.arange(1, runs + 1), len(seeds)))
-    found = of_trajectories(simulate(Oracle(world), tapes, which, of, world, on_week=on_week))
+    found = of_trajectories(simulate(Oracle(world), tapes, which, of, world, rules, on_week=on_week))
     return {seed: tuple(found[i * runs : (i + 1) * runs]) for i, seed in enumerate(seeds)}
 
 
@@ -221,6 +233,7 @@ class ScoreBoard:
         privileged: agents that were shown hidden states.
         runs: agent -> (finished runs, all runs).
         notes: agent -> what is known of how its runs came about, each with its distinct values.
+        budget: names a week that the budget-limited detection rate allowed.
     """
 
     agents: tuple[str, ...]
@@ -231,6 +244,7 @@ class ScoreBoard:
     privileged: frozenset[str]
     runs: Mapping[str, tuple[int, int]]
     notes: Mapping[str, Mapping[str, tuple[str, ...]]]
+    budget: float = BUDGET
 
     def rate(self, agent: str, metric: str, group: str = ALL) -> Rate:
         """One rate.
@@ -318,8 +332,9 @@ def score_runs(
 
     Args:
         runs: of any agents, seeds and repeats; (agent, seed, repeat) tells them apart.
-        references: floor and oracle costs by seed; the published ones by default. A seed without a reference has no
-            skill, but its beliefs count.
+        references: floor and oracle costs by seed; by default the published ones, which are of the published world and
+            the paper's rules: runs of another world or other rules have no skill then. Nor has a seed without a
+            reference; its beliefs count.
         oracle: the oracle's ledgers by seed, for the costs and responses beside which the agents' stand.
         budget: names a week that the budget-limited detection rate allows.
         level: coverage of the intervals.
@@ -327,7 +342,7 @@ def score_runs(
         seed: of these.
 
     Raises:
-        InputError: for a repeated run, or no runs.
+        InputError: for a repeated run, no runs, or runs of several worlds or rules.
     """
     if not runs:
         raise InputError("there are no runs to score")
@@ -339,25 +354,20 @@ def score_runs(
         if key in seen:
             raise InputError(f"agent {run.agent}, seed {run.seed}, repeat {run.repeat} is given twice")
         seen.add(key)
-    references = references or References.published()
+    settings = {(run.rules, toml_of(run.world)) for run in runs}
+    if len(settings) > 1:
+        raise InputError("the runs are of different worlds or rules; score them one by one")
+    if references is None:
+        references = References.published(None if settings == {("paper", toml_of(PAPER))} else [])
     agents = tuple(dict.fromkeys(run.agent for run in runs))
     skills = score(_costs(runs), references, bootstrap_seed=seed, level=level, resamples=resamples)
     profile_of = dict(zip(references.seeds, references.profiles, strict=True))
-    tapes: dict[tuple[int, str], Tape] = {}
-    truths: dict[tuple[int, str], Truth] = {}
-    described: dict[int, str] = {}
+    tapes, truths = _truths({run.seed for run in runs}, runs[0].world)
     by_agent: dict[str, dict[int, list[dict[str, Rate]]]] = {agent: {} for agent in agents}
     for run in runs:
-        # Describing a world takes longer than scoring a run, and most runs share one.
-        if id(run.world) not in described:
-            described[id(run.world)] = run.world.to_toml()
-        which = (run.seed, described[id(run.world)])
-        if which not in tapes:
-            tapes[which] = Tape.published(run.seed, run.world)
-            truths[which] = Truth.of(tapes[which], run.world)
         if run.seed not in profile_of:
             profile_of[run.seed] = classify_seed(run.seed, run.world).profile
-        counts = _run_counts(run, tapes[which], truths[which], (oracle or {}).get(run.seed), budget)
+        counts = _run_counts(run, tapes[run.seed], truths[run.seed], (oracle or {}).get(run.seed), budget)
         by_agent[run.agent].setdefault(run.seed, []).append(counts)
     rates = {
         agent: _estimates(cells, profile_of, level=level, resamples=resamples, seed=seed)
@@ -380,7 +390,21 @@ def score_runs(
             for agent in agents
         },
         {agent: _notes(run for run in runs if run.agent == agent) for agent in agents},
+        budget,
     )
+
+
+_DESCRIBED: dict[int, tuple[World, str]] = {}
+"""Describing a world takes longer than scoring a run, and most runs share one: the last few by identity, kept alive."""
+
+
+def toml_of(world: World) -> str:
+    """A world's description, by which two worlds are compared."""
+    if id(world) not in _DESCRIBED:
+        if len(_DESCRIBED) >= 8:
+            _DESCRIBED.clear()
+        _DESCRIBED[id(world)] = (world, world.to_toml())
+    return _DESCRIBED[id(world)][1]
 
 
 def _none(x: float) -> float | None:
@@ -408,6 +432,14 @@ def _notes(runs: Iterable[Run]) -> dict[str, tuple[str, ...]]:
             values = value if isinstance(value, (list, tuple)) else [value]
             found.setdefault(key, {}).update(dict.fromkeys(str(v) for v in values))
     return {key: tuple(values) for key, values in found.items()}
+
+
+def _truths(seeds: Iterable[int], world: World) -> tuple[dict[int, Tape], dict[int, Truth]]:
+    """Tapes and what was true on them, by seed. Drawn together: working a world's tables out takes longer than a tape."""
+    known = sorted(seeds)
+    batch = Tape.published_batch(known, world)
+    tapes = {seed: jax.tree.map(lambda x, i=i: x[i], batch) for i, seed in enumerate(known)}
+    return tapes, {seed: Truth.of(tape, world) for seed, tape in tapes.items()}
 
 
 def _run_counts(run: Run, tape: Tape, truth: Truth, oracle: Sequence[Ledger] | None, budget: float) -> dict[str, Rate]:
@@ -441,34 +473,60 @@ def _estimates(
 ) -> dict[str, dict[str, RateEstimate]]:
     """metric -> group -> rate, pooled over the runs of the group's seeds, with a bootstrap over its seeds."""
     metrics = list(dict.fromkeys(name for several in cells.values() for counts in several for name in counts))
+    if not metrics:  # costs alone
+        return {}
+    seeds, none = sorted(cells), Rate(0, 0)
+    # Added up as arrays: there are some hundred metrics, and a rate of each in every run.
+    sums = np.array(
+        [np.sum([[counts.get(m, none) for m in metrics] for counts in cells[s]], axis=0) for s in seeds], np.float64
+    )
     out: dict[str, dict[str, RateEstimate]] = {name: {} for name in metrics}
     for group in GROUPS:
-        chosen = [s for s in sorted(cells) if group in (ALL, profile_of[s])]
-        none = Rate(0, 0)
-        by_seed = [{m: pooled(c.get(m, none) for c in cells[s]) for m in metrics} for s in chosen]
-        over = np.array([[r[m].numerator for m in metrics] for r in by_seed], np.float64).reshape(
-            len(chosen), len(metrics)
-        )
-        under = np.array([[r[m].denominator for m in metrics] for r in by_seed], np.float64).reshape(
-            len(chosen), len(metrics)
-        )
-        draws = _resampled_ratios(over, under, resamples=resamples, seed=seed) if len(chosen) > 1 else None
-        for i, name in enumerate(metrics):
-            rate = pooled(r[name] for r in by_seed)
-            interval = NO_INTERVAL
-            if draws is not None and rate.denominator and not np.isnan(draws[:, i]).all():
-                low, high = np.nanquantile(draws[:, i], [(1 - level) / 2, (1 + level) / 2])
-                interval = Interval(float(low), float(high))
-            out[name][group] = RateEstimate(rate, interval)
+        mine = sums[np.array([group in (ALL, profile_of[s]) for s in seeds])]
+        intervals = [NO_INTERVAL] * len(metrics)
+        if len(mine) > 1:
+            draws = _resampled_ratios(mine[..., 0], mine[..., 1], resamples=resamples, seed=seed)
+            intervals = _intervals(draws, level)
+        for name, (over, under), interval in zip(metrics, mine.sum(0).tolist(), intervals, strict=True):
+            out[name][group] = RateEstimate(Rate(over, under), interval if under else NO_INTERVAL)
+    return out
+
+
+def _intervals(draws: np.ndarray, level: float) -> list[Interval]:
+    """Percentile intervals of the columns, over the draws in which they are defined."""
+    ends = [(1 - level) / 2, (1 + level) / 2]
+    out = [NO_INTERVAL] * draws.shape[1]
+    undefined = np.isnan(draws)
+    whole = np.flatnonzero(~undefined.any(0))
+    # All defined columns at once: quantiles that skip nan are slow.
+    for i, (low, high) in zip(whole, np.quantile(draws[:, whole], ends, axis=0).T, strict=True):
+        out[i] = Interval(float(low), float(high))
+    for i in np.flatnonzero(undefined.any(0) & ~undefined.all(0)):
+        out[i] = Interval(*(float(x) for x in np.quantile(draws[~undefined[:, i], i], ends)))
     return out
 
 
 def _resampled_ratios(over: np.ndarray, under: np.ndarray, *, resamples: int, seed: int) -> np.ndarray:
     """(resample, metric) ratios of sums over seeds drawn with replacement; nan where nothing was drawn to divide by."""
-    n = len(over)
-    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1.0 / n), size=resamples).astype(np.float64)
+    weights = _resamples(len(over), resamples, seed)
     top, bottom = weights @ over, weights @ under
     return np.where(bottom > 0, top / np.where(bottom > 0, bottom, 1.0), math.nan)
+
+
+@functools.lru_cache(maxsize=16)
+def _resamples(n: int, resamples: int, seed: int) -> np.ndarray:
+    """(resample, seed) how often each of n seeds is drawn; the same for every agent and pair, so drawn once."""
+    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1.0 / n), size=resamples).astype(np.float64)
+    weights.flags.writeable = False
+    return weights
+
+
+@functools.lru_cache(maxsize=16)
+def _swaps(n: int, resamples: int, seed: int) -> np.ndarray:
+    """(resample, seed) 1 where two agents' names are swapped on a seed."""
+    flips = np.random.default_rng(seed).integers(0, 2, (resamples, n)).astype(np.float64)
+    flips.flags.writeable = False
+    return flips
 
 
 def _rate_contrasts(
@@ -498,10 +556,7 @@ def _rate_contrasts(
         if len(seeds) > 1:
             both = np.concatenate([a, b], axis=1)
             ratios = _resampled_ratios(both[:, [0, 2]], both[:, [1, 3]], resamples=resamples, seed=seed)
-            gaps = ratios[:, 0] - ratios[:, 1]
-            if not np.isnan(gaps).all():
-                low, high = np.nanquantile(gaps, [(1 - level) / 2, (1 + level) / 2])
-                interval = Interval(float(low), float(high))
+            (interval,) = _intervals((ratios[:, 0] - ratios[:, 1])[:, None], level)
         estimate = MeanEstimate(len(seeds), difference, math.nan, interval, NO_INTERVAL)
         rows.append(Contrast(first, second, estimate, p))
     adjusted = holm(np.array([row.p_value for row in rows]))
@@ -518,12 +573,23 @@ def _swap_p(a: np.ndarray, b: np.ndarray, *, resamples: int, seed: int) -> float
     observed = abs(Rate(*a.sum(0)).value - Rate(*b.sum(0)).value)
     if math.isnan(observed):
         return math.nan
-    flip = np.random.default_rng(seed).integers(0, 2, (resamples, len(a))).astype(np.float64)
+    flip = _swaps(len(a), resamples, seed)
     one, two = a.sum(0) + flip @ (b - a), b.sum(0) + flip @ (a - b)
     with np.errstate(divide="ignore", invalid="ignore"):
         gaps = np.abs(one[:, 0] / one[:, 1] - two[:, 0] / two[:, 1])
     # The arrangement that was observed is one of those that might have been.
     return float((np.sum(gaps >= observed - 1e-12) + 1) / (resamples + 1))
+
+
+def _put(
+    out: dict[str, dict[str, RateEstimate]],
+    metric: str,
+    group: str,
+    over: float,
+    under: float,
+    interval: Interval = NO_INTERVAL,
+) -> None:
+    out.setdefault(metric, {})[group] = RateEstimate(Rate(over, under), interval)
 
 
 def _skill_rates(skills: SkillTable, agent: str, runs: Sequence[Run]) -> dict[str, dict[str, RateEstimate]]:
@@ -532,20 +598,17 @@ def _skill_rates(skills: SkillTable, agent: str, runs: Sequence[Run]) -> dict[st
     mine = [run for run in runs if run.agent == agent]
     out: dict[str, dict[str, RateEstimate]] = {}
 
-    def put(metric: str, group: str, over: float, under: float, interval: Interval = NO_INTERVAL) -> None:
-        out.setdefault(metric, {})[group] = RateEstimate(Rate(over, under), interval)
-
     for group in GROUPS:
         chosen = references.in_group(group)
         skill, cost = entry.skill[chosen], entry.cost[chosen]
         known, finished = skill[~np.isnan(skill)], cost[~np.isnan(cost)]
-        put("skill", group, float(known.sum()), len(known), entry.groups[group].percentile)
-        put("below_floor", group, int((known < 0).sum()), len(known))
-        put("above_oracle", group, int((known > 1).sum()), len(known))
+        _put(out, "skill", group, float(known.sum()), len(known), entry.groups[group].percentile)
+        _put(out, "below_floor", group, int((known < 0).sum()), len(known))
+        _put(out, "above_oracle", group, int((known > 1).sum()), len(known))
         floors = references.floor[chosen][~np.isnan(cost)]
-        put("beats_floor", group, int((finished < floors).sum()), len(finished))
-        put("cost", group, float(finished.sum()), len(finished))
+        _put(out, "beats_floor", group, int((finished < floors).sum()), len(finished))
+        _put(out, "cost", group, float(finished.sum()), len(finished))
     complete = [not math.isnan(run.cost) for run in mine]
-    put("complete", ALL, sum(complete), len(complete))
-    put("privileged", ALL, sum(run.privileged for run in mine), len(mine))
+    _put(out, "complete", ALL, sum(complete), len(complete))
+    _put(out, "privileged", ALL, sum(run.privileged for run in mine), len(mine))
     return out

@@ -13,6 +13,10 @@ from stocktake_jax.models import HORIZON, Tape, World
 
 EXAMPLES = Path(__file__).parent / "rationales.jsonl"
 
+FEW = (24, 157, 99, 1)
+FUTURES = 24
+"""Seeds and futures that the scripted agents play with in these tests: one size, so that planners are compiled once."""
+
 Call = tuple[str, dict[str, Any]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from stocktake_jax.agents.prompt import prompt_hash, system_prompt
 from stocktake_jax.agents.scripted import SCRIPTED
 from stocktake_jax.cli_agents import mount
 from stocktake_jax.errors import InputError
-from tests.agents.conftest import EXAMPLES
+from tests.agents.conftest import EXAMPLES, FEW, FUTURES
 from tests.agents.test_play import steady
 
 APP = typer.Typer()
@@ -41,8 +42,7 @@ def test_published_scores() -> None:
     document = json.loads(run("score", "--published", "--json", "--resamples", "50").stdout)
     assert document["claude-sonnet-5"]["missed"]["all"] == {"value": 16 / 266, "numerator": 16, "denominator": 266}
     assert document["grok-4.5"]["knowing_doing"]["all"]["numerator"] == 75
-    text = run("score", "--published", "--resamples", "50").stdout
-    assert "33/283" in text and "0.62 (0.65)" in text
+    assert document["gpt-5.4"]["missed_paper"]["all"]["numerator"] == 35
 
 
 def test_journals_stand_beside_the_published_agents(journals: Path, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_names_csv_files_and_a_second_grader(journals: Path, tmp_path: Path) -> 
         "--second-grader", "lexical",
     ).stdout  # fmt: skip
     assert "mine" in text and "listed" in text and "steady" not in text and "1/2" in text
-    assert "Agreement of the graders lexical-1 and lexical-1" in text and "same names: 1.000 (50/50)" in text
+    assert "Agreement of the graders lexical-1 and lexical-1" in text and "1.000 50/50" in text
 
 
 def test_labels_and_costs_of_the_same_runs_are_joined(tmp_path: Path) -> None:
@@ -93,14 +93,31 @@ def test_labels_and_costs_of_the_same_runs_are_joined(tmp_path: Path) -> None:
         (("agents", "prompt", "faithful"), "arm"),
         (("agents", "prompt", "--rules", "lax"), "rules"),
         (("agents", "graders", "no-such-file"), "cannot read"),
+        (("agents", "play", "blind", "--out", "a-file", "--seeds", "1"), "cannot use the folder"),
+        (("score", "=here"), "give NAME=PATH"),
+        (("score", "mine="), "give NAME=PATH"),
+        (("score", "a-file"), "a-file: line 1 is damaged"),
+        (("score", "costs.csv", "--references", "nothing.csv"), "cannot read the references"),
+        (("score", "costs.csv", "--references", "."), "cannot read the references"),
+        (("score", "costs.csv", "--grader", "nobody/nothing"), "the grader must be lexical"),
+        (("score", "costs.csv", "--no-published", "--second-grader", "lexical"), "needs rationales"),
+        (("score", "costs.csv", "--no-published", "--out", "a-file"), "cannot write to a-file"),
+        (("score", "labels.txt", "--no-published", "--budget", "0"), "budget"),
+        (("mcp", "--seed", "1", "--journal", "."), "cannot read the journal"),
+        (("mcp", "--seed", "1", "--journal", "a-file"), "a-file: line 1 is damaged"),
+        (("mcp", "--seed", "1", "--arm", "faithful"), "arm"),
     ],
 )
 def test_bad_input_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=said):
+    (tmp_path / "a-file").write_text("what is this?\n")
+    (tmp_path / "costs.csv").write_text("agent,seed,cost\nmine,24,5000\n")
+    (tmp_path / "labels.txt").write_text("mine|24|" + " ".join(["-"] * 26) + "\n")
+    with pytest.raises(InputError, match=said) as caught:
         run(*arguments)
+    assert "\n" not in str(caught.value)
 
 
 def test_an_empty_folder_holds_nothing_to_score(tmp_path: Path) -> None:
@@ -117,18 +134,62 @@ def test_agents_are_listed_with_their_faults_and_privileges() -> None:
 
 
 def test_scripted_agents_play_into_journals(tmp_path: Path) -> None:
-    out = tmp_path / "runs"
-    arguments = ("agents", "play", "blind", "--seeds", "24", "--futures", "2", "--out", str(out))
-    first = json.loads(run(*arguments, "--json").stdout)
-    assert first["agent"] == "blind" and first["seed"] == 24
-    assert f"mean cost {first['cost']:.1f}" in run(*arguments).stdout  # read from the journal
+    out, seeds = tmp_path / "runs", ",".join(map(str, FEW))
+    arguments = ("agents", "play", "blind", "--seeds", seeds, "--futures", str(FUTURES), "--out", str(out))
+    rows = [json.loads(line) for line in run(*arguments, "--json").stdout.splitlines()]
+    assert [(row["agent"], row["seed"]) for row in rows] == [("blind", seed) for seed in FEW]
+    mean = sum(row["cost"] for row in rows) / len(rows)
+    again = run(*arguments)
+    assert f"mean cost {mean:.1f}" in again.stdout and "blind on 4 seeds" in again.stderr  # read from the journals
     scored = json.loads(
         run("score", str(out), "--no-published", "--oracle-runs", "0", "--resamples", "20", "--json").stdout
     )
-    assert scored["blind"]["cost"]["all"]["value"] == pytest.approx(first["cost"])
+    assert scored["blind"]["cost"]["all"]["value"] == pytest.approx(mean)
 
 
 def test_the_prompt_and_the_graders_agreement_are_printed() -> None:
     result = run("agents", "prompt", "coached")
     assert result.stdout == system_prompt("coached") + "\n" and prompt_hash("coached") in result.stderr
+    document = json.loads(run("agents", "prompt", "anonymous", "--rules", "strict", "--json").stdout)
+    assert document["prompt"] == system_prompt("anonymous", rules="strict")
+    assert document["prompt_sha256"] == prompt_hash("anonymous", rules="strict") and len(document["tools"]) == 6
     assert "lexical-1: exact 81/90" in run("agents", "graders", str(EXAMPLES)).stdout
+    document = json.loads(run("agents", "graders", str(EXAMPLES), "--json").stdout)
+    assert document["exact"] == {"value": 0.9, "numerator": 81, "denominator": 90}
+
+
+def test_a_folder_may_hold_what_scoring_wrote(journals: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    shutil.copytree(journals, folder)
+    arguments = ("score", str(folder), "--oracle-runs", "0", "--no-published", "--resamples", "20", "--json")
+    first = run(*arguments, "--out", str(folder)).stdout
+    assert (folder / "labels.jsonl").exists() and run(*arguments).stdout == first
+
+
+def test_runs_under_other_rules_are_scored_without_the_published_agents(tmp_path: Path) -> None:
+    play(steady, [24], journals=tmp_path, rules="strict")
+    arguments = ("score", str(tmp_path), "--oracle-runs", "0", "--resamples", "20", "--json")
+    document = json.loads(run(*arguments).stdout)
+    assert list(document) == ["steady"] and document["steady"]["skill"]["all"]["denominator"] == 0
+    with pytest.raises(InputError, match="different worlds or rules"):
+        run(*arguments, "--published")
+
+
+def test_agreement_stands_in_the_document(journals: Path) -> None:
+    arguments = ("--no-published", "--oracle-runs", "0", "--resamples", "20", "--second-grader", "lexical", "--json")
+    document = json.loads(run("score", str(journals), *arguments).stdout)
+    for part in ("exact", "relevant", "per_factor"):
+        assert document["steady"][f"agreement_{part}"]["all"]["value"] == 1
+
+
+def test_a_grader_that_fails_is_told_on_standard_error(journals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        failure = "RuntimeError: quota"
+
+        def __call__(self, texts: list[str]) -> list[None]:
+            return [None] * len(texts)
+
+    monkeypatch.setattr("stocktake_jax.cli_agents._grader", lambda name: (Broken(), "broken"))
+    result = run("score", str(journals), "--no-published", "--oracle-runs", "0", "--resamples", "20", "--json")
+    assert "broken could not grade 50 of 50 rationales" in result.stderr and "RuntimeError: quota" in result.stderr
+    assert json.loads(result.stdout)["steady"]["ungraded"]["all"]["numerator"] == 50

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -49,15 +50,31 @@ def on_the_desk(episode: Episode, action: np.ndarray) -> tuple[dict[str, Any], b
         return episode.place_order("x", 0, **contract), True
 
 
+@functools.cache
+def stepping(rules: str) -> tuple[Stocktake, Any]:
+    """An environment and its compiled step."""
+    env = Stocktake.paper(rules)
+    return env, jax.jit(env.step)
+
+
+@functools.cache
+def batch_of_fresh() -> tuple[Any, Any]:
+    """Reset and step of `COUNT` episodes, compiled."""
+    env = Stocktake.paper()
+    return jax.jit(jax.vmap(env.reset)), jax.jit(jax.vmap(env.step))
+
+
+COUNT = 16
+
+
 @pytest.mark.parametrize("rules", ["paper", "strict"])
 @pytest.mark.parametrize("seed", [0, 24, 157])
 def test_it_is_the_same_episode_as_the_agents(seed: int, rules: str) -> None:
     episode = Episode(seed, rules=rules)
     refusals = 0
     with jax.enable_x64(True):
-        env = Stocktake.paper(rules)
+        env, step = stepping(rules)
         shown, state = env.reset_on(Tape.published(seed))
-        step = jax.jit(env.step)
         for week, action in enumerate(some_actions(seed)):
             for key, value in encode(episode.observe()).items():
                 np.testing.assert_allclose(np.asarray(shown[key]), value, rtol=1e-6, err_msg=f"week {week} {key}")
@@ -73,26 +90,36 @@ def test_it_is_the_same_episode_as_the_agents(seed: int, rules: str) -> None:
 
 
 def test_a_batch_of_fresh_episodes_under_jit_and_vmap() -> None:
-    env = Stocktake.paper()
-    keys = jax.random.split(jax.random.key(1), 4)
-    shown, state = jax.jit(jax.vmap(env.reset))(keys)
-    action = jnp.zeros((4, len(ACTION_SIZES)), jnp.int32).at[:, 0].set(20).at[:, 2].set(1)
-    step = jax.jit(jax.vmap(env.step))
-    total = jnp.zeros(4)
+    reset, step = batch_of_fresh()
+    keys = jax.random.split(jax.random.key(1), COUNT)
+    shown, state = reset(keys)
+    action = jnp.zeros((COUNT, len(ACTION_SIZES)), jnp.int32).at[:, 0].set(20).at[:, 2].set(1)
+    total = jnp.zeros(COUNT)
     for _ in range(HORIZON):
         out = step(keys, state, action)
         state, total = out.state, total + out.reward
-    assert bool(out.terminated.all()) and len(set(np.asarray(total).tolist())) == 4
+    assert bool(out.terminated.all()) and len(set(np.asarray(total).tolist())) == COUNT
     again = step(keys, state, action)  # after the end nothing changes any more
     assert not np.asarray(again.reward).any()
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), again.state.books, state.books))
     assert set(shown) == set(SHOWN)
-    assert all(value.dtype == jnp.float32 and value.shape == (4, SHOWN[key][0]) for key, value in shown.items())
+    assert all(value.dtype == jnp.float32 and value.shape == (COUNT, SHOWN[key][0]) for key, value in shown.items())
 
 
+def test_an_episode_does_not_depend_on_its_batch() -> None:
+    reset, step = batch_of_fresh()
+    keys = jax.random.split(jax.random.key(3), COUNT)
+    turned = jnp.roll(keys, 1, axis=0)
+    actions = jnp.asarray(np.stack([some_actions(i)[0] for i in range(COUNT)]))
+    one = step(keys, reset(keys)[1], actions)
+    other = step(turned, reset(turned)[1], jnp.roll(actions, 1, axis=0))
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(np.roll(a, 1, axis=0), b)
+
+
+@pytest.mark.slow
 def test_one_episode_and_a_batch_of_one_agree() -> None:
-    env = Stocktake.paper()
-    key = jax.random.key(3)
+    env, key = Stocktake.paper(), jax.random.key(3)
     _, state = jax.jit(env.reset)(key)
     _, states = jax.jit(jax.vmap(env.reset))(key[None])
     action = jnp.asarray(some_actions(1)[0])
@@ -102,16 +129,16 @@ def test_one_episode_and_a_batch_of_one_agree() -> None:
 
 
 def test_observations_stay_within_their_bounds() -> None:
-    env = Stocktake.paper()
-    keys = jax.random.split(jax.random.key(5), 50)
-    shown, state = jax.jit(jax.vmap(env.reset))(keys)
-    step = jax.jit(jax.vmap(env.step))
-    for week in range(HORIZON):
-        for key, (_, low, high) in SHOWN.items():
-            assert bool(((shown[key] >= low) & (shown[key] <= high)).all()), (week, key)
-        actions = np.stack([some_actions(i)[week] for i in range(50)])
-        out = step(keys, state, jnp.asarray(actions))
-        shown, state = out.observation, out.state
+    reset, step = batch_of_fresh()
+    for batch in range(3):
+        keys = jax.random.split(jax.random.key(batch), COUNT)
+        shown, state = reset(keys)
+        actions = np.stack([some_actions(COUNT * batch + i) for i in range(COUNT)])
+        for week in range(HORIZON):
+            for key, (_, low, high) in SHOWN.items():
+                assert bool(((shown[key] >= low) & (shown[key] <= high)).all()), (week, key)
+            out = step(keys, state, jnp.asarray(actions[:, week]))
+            shown, state = out.observation, out.state
 
 
 def test_sizes_follow_the_world() -> None:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import math
 import os
+import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from inspect_ai import eval as run_eval
-from inspect_ai.log import read_eval_log
+from inspect_ai.log import read_eval_log, write_eval_log
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
 from stocktake_jax.agents.graders import CONFIG, INSTRUCTIONS, ModelGrader
-from stocktake_jax.agents.inspect_task import IDLE, STORE, outcomes, read_log, stocktake
+from stocktake_jax.agents.inspect_task import IDLE, STORE, outcomes, read_log, read_logs, stocktake
 from stocktake_jax.agents.play import read_folder
 from stocktake_jax.agents.prompt import ARMS, NUDGE, system_prompt
 from stocktake_jax.agents.session import Session
+from stocktake_jax.cli_agents import _read as cli_read
 from stocktake_jax.desk import TOOLS, Episode
 from stocktake_jax.errors import InputError
 from stocktake_jax.models import HORIZON
@@ -96,7 +98,9 @@ def one_order_a_message() -> Iterator[ModelOutput]:
 def test_the_model_is_sent_our_prompt_our_tools_and_nothing_else(
     tmp_path: Path, arm: str, calls: list[list[Call]]
 ) -> None:
-    flat = iter([call for week in calls for call in week])
+    # The whole episode once; of the other arms a few weeks, after which the model falls silent.
+    weeks = calls if arm == "rules" else calls[:5]
+    flat = iter([call for week in weeks for call in week])
     sent: list[tuple[list[tuple[str, str]], list[dict[str, Any]]]] = []
     configs = []
 
@@ -104,31 +108,35 @@ def test_the_model_is_sent_our_prompt_our_tools_and_nothing_else(
         shown = [t.model_dump(exclude_none=True) for t in tools]
         sent.append(([(m.role, m.text) for m in messages], shown))
         configs.append((choice, config.parallel_tool_calls, config.system_message))
-        return message(in_arm(arm, next(flat)))
+        call = next(flat, None)
+        return message(text="So be it.") if call is None else message(in_arm(arm, call))
 
     log = run(tmp_path, reply, arm=arm)
     assert log.status == "success", log.error
-    assert values(log)["complete all"] == 1
+    assert values(log)["complete all"] == (weeks is calls)
     direct = Session(Episode(3), arm)
     expected = [("system", system_prompt(arm)), ("user", direct.opening())]
-    for week in calls:
-        for call in week:
-            messages, tools = sent.pop(0)
-            assert messages == expected
-            assert [t["name"] for t in tools] == list(TOOLS)
-            assert [t["description"] for t in tools] == [t.description for t in direct.tools.values()]
-            for tool, spec in zip(tools, direct.tools.values(), strict=True):
-                schema = spec.schema()
-                properties = {
-                    name: {k: v for k, v in p.items() if not (k == "default" and v is None)}
-                    for name, p in schema["properties"].items()
-                }
-                assert tool["parameters"] == schema | {"properties": properties}
+    for call in [call for week in weeks for call in week] + [None] * (IDLE * (weeks is not calls)):
+        messages, tools = sent.pop(0)
+        assert messages == expected
+        assert [t["name"] for t in tools] == list(TOOLS)
+        assert [t["description"] for t in tools] == [t.description for t in direct.tools.values()]
+        for tool, spec in zip(tools, direct.tools.values(), strict=True):
+            schema = spec.schema()
+            properties = {
+                name: {k: v for k, v in p.items() if not (k == "default" and v is None)}
+                for name, p in schema["properties"].items()
+            }
+            assert tool["parameters"] == schema | {"properties": properties}
+        if call is None:
+            expected += [("assistant", "So be it."), ("user", NUDGE)]
+        else:
             expected += [("assistant", ""), ("tool", direct.answer(*in_arm(arm, call)).text)]
     assert not sent and set(configs) == {("auto", False, None)}
     (sample,) = log.samples
     assert sample.store[STORE]["prompt_sha256"] == direct.prompt_hash
-    assert sample.scores["outcome"].value["cost"] == direct.episode.cost
+    assert weeks is not calls or sample.scores["outcome"].value["cost"] == direct.episode.cost
+    assert sample.store[STORE]["models"] == ["mockllm/model"] * len(configs)  # who answered, call by call
 
 
 def test_of_two_orders_in_one_message_the_second_is_refused(tmp_path: Path) -> None:
@@ -282,41 +290,100 @@ from tests.agents.test_inspect import message
 from tests.agents.conftest import order
 
 def reply(messages, tools, choice, config):
-    time.sleep(float(sys.argv[2]))
+    time.sleep(float(sys.argv[3]))
     print(len(messages), flush=True)
     return message(order(sum(m.role == "tool" for m in messages)))
 
 if __name__ == "__main__":
     model = get_model("mockllm/model", custom_outputs=reply, memoize=False)
-    ok, logs = eval_set(stocktake(seeds="1,3,24"), sys.argv[1], model=model, display="none", max_samples=1)
+    ok, logs = eval_set(stocktake(seeds=sys.argv[2]), sys.argv[1], model=model, display="none", max_samples=1)
     print("finished", ok, flush=True)
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("after", [8, 40, 60])
-def test_kill_9_restarts_what_was_in_flight_and_keeps_what_was_finished(tmp_path: Path, after: int) -> None:
-    script = tmp_path / "run.py"
+def killed_and_run_again(folder: Path, lines: list[int], seeds: list[int]) -> None:
+    """Kill an eval set after so many lines of its output, again and again, and let the last one finish."""
+    script = folder / "run.py"
     script.write_text(EVAL_SET)
-    root = str(Path(__file__).parents[2])
-    environment = dict(os.environ) | {"PYTHONPATH": root}
-    command = [sys.executable, str(script), str(tmp_path / "logs")]
-    process = subprocess.Popen([*command, "0.01"], stdout=subprocess.PIPE, env=environment, cwd=tmp_path)
-    assert process.stdout is not None
-    for _ in range(after):
-        process.stdout.readline()
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    time.sleep(0.1)
-    again = subprocess.run([*command, "0"], capture_output=True, env=environment, cwd=tmp_path, check=True)
+    environment = dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, str(script), str(folder / "logs"), ",".join(map(str, seeds))]
+    for count in lines:
+        process = subprocess.Popen([*command, "0.01"], stdout=subprocess.PIPE, env=environment, cwd=folder)
+        assert process.stdout is not None
+        for _ in range(count):
+            if process.stdout.readline().startswith(b"finished"):
+                break
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+    again = subprocess.run([*command, "0"], capture_output=True, env=environment, cwd=folder, check=True)
     assert b"finished True" in again.stdout
-    logs = [read_eval_log(str(p)) for p in sorted((tmp_path / "logs").glob("*.eval"))]
-    finished = [log for log in logs if log.status == "success"]
-    assert len(finished) == 1
-    runs = read_log(finished[0].location)
-    assert sorted(r.seed for r in runs) == [1, 3, 24]
-    for run_ in runs:
-        plain = Episode(run_.seed)
-        while not plain.done:
-            plain.call(*order(plain.week))
-        assert run_.cost == plain.cost
+    # In one log, and in all that is left of the attempts taken together, each episode stands once.
+    logs = sorted((folder / "logs").glob("*.eval"))
+    (whole,) = [path for path in logs if read_eval_log(str(path), header_only=True).status == "success"]
+    expected = [(seed, 1, planned(seed).cost) for seed in seeds]
+    for runs in (read_log(whole), cli_read(str(folder / "logs"))):
+        assert sorted((r.seed, r.repeat, r.cost) for r in runs) == expected
+
+
+def planned(seed: int) -> Episode:
+    episode = Episode(seed)
+    while not episode.done:
+        episode.call(*order(episode.week))
+    return episode
+
+
+def test_kill_9_loses_no_finished_episode_and_counts_none_twice(tmp_path: Path) -> None:
+    killed_and_run_again(tmp_path, [30], [1, 24])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chain", range(4))
+def test_kill_9_twenty_times(tmp_path: Path, chain: int) -> None:
+    rng = random.Random(chain)
+    killed_and_run_again(tmp_path, [rng.randrange(1, 45) for _ in range(5)], [1, 3, 24])
+
+
+def test_samples_of_two_goes_count_once_and_repeats_go_on(tmp_path: Path) -> None:
+    silent = run(tmp_path / "a", lambda *_: message(text="no"))
+    whole = run(tmp_path / "b", replies(one_order_a_message()))
+    again = run(tmp_path / "c", lambda *_: message(text="no"))
+    whole.eval.task_id = silent.eval.task_id  # as an eval set's second go has it
+    write_eval_log(whole, whole.location)
+    runs = read_logs([again.location, whole.location, silent.location])
+    assert [(r.repeat, math.isnan(r.cost)) for r in runs] == [(1, False), (2, True)]
+    assert [(r.repeat, math.isnan(r.cost)) for r in read_logs([silent.location, again.location])] == [
+        (1, True),
+        (2, True),
+    ]
+
+
+def test_the_task_is_found_by_its_name_with_arguments_as_the_command_line_cuts_them(tmp_path: Path) -> None:
+    model = get_model("mockllm/model", custom_outputs=lambda *_: message(text="no"), memoize=False)
+    arguments = {"seeds": ["1", "5-6"], "arm": "belief", "rules": "strict"}  # -T seeds=1,5-6
+    (log,) = run_eval(
+        "stocktake_jax/stocktake", task_args=arguments, model=model, display="none", log_dir=str(tmp_path)
+    )
+    assert [s.metadata["seed"] for s in log.samples] == [1, 5, 6]
+    assert {r.agent for r in read_log(log.location)} == {"mockllm/model (belief, strict rules)"}
+    assert {r.rules for r in read_log(log.location)} == {"strict"}
+
+
+def test_a_grader_that_cannot_be_had_is_said() -> None:
+    with pytest.raises(InputError, match="the grader must be lexical or an Inspect model"):
+        ModelGrader("nobody/nothing")
+
+
+def test_a_grader_says_what_went_wrong_and_works_where_a_loop_runs() -> None:
+    def away(*_: Any) -> ModelOutput:
+        raise RuntimeError("quota")
+
+    broken = ModelGrader(get_model("mockllm/model", custom_outputs=away, memoize=False), attempts=2)
+    fine = ModelGrader(
+        get_model("mockllm/model", custom_outputs=lambda *_: message(text='{"problems": []}'), memoize=False)
+    )
+
+    async def in_a_notebook() -> list[Any]:
+        return [broken(["x"]), fine(["x"])]
+
+    assert asyncio.run(in_a_notebook()) == [[None], [frozenset()]]
+    assert broken.failure == "RuntimeError: quota" and fine.failure is None

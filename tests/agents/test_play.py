@@ -21,7 +21,7 @@ from stocktake_jax.agents.session import Session
 from stocktake_jax.desk import Episode
 from stocktake_jax.errors import InputError
 from stocktake_jax.evaluation.published import published_references
-from stocktake_jax.models import HORIZON
+from stocktake_jax.models import HORIZON, World
 from stocktake_jax.policies import BaseStock
 
 FLOOR = {r.seed: r.floor for r in published_references()}
@@ -153,16 +153,81 @@ def test_an_unfinished_episode_begins_anew_or_goes_on(tmp_path: Path) -> None:
         ({"seeds": [1], "arm": "x"}, "arm"),
         ({"seeds": [1], "rules": "x"}, "rules"),
         ({"seeds": [1], "journals": "j", "name": "a/b"}, "name"),
+        ({"seeds": [1], "journals": "j", "name": ""}, "name"),
+        ({"seeds": [1], "journals": "j", "name": 5}, "name"),
+        ({"seeds": [1], "journals": 5}, "journals must be the path"),
+        ({"seeds": [1], "journals": "a-file"}, "cannot use the folder"),
+        ({"seeds": [1], "journals": "j", "notes": ["x"]}, "notes must be"),
+        ({"seeds": [1], "journals": "j", "notes": {"model": object()}}, "cannot be written as JSON"),
+        ({"seeds": 5}, r"seeds must be a list of whole numbers such as \[0, 1\], not 5"),
+        ({"seeds": "1,2"}, "seeds must be a list"),
+        ({"seeds": ["1"]}, "a seed is a whole number"),
+        ({"seeds": [1.0]}, "a seed is a whole number"),
+        ({"seeds": [True]}, "a seed is a whole number"),
+        ({"seeds": [1, 3, 1]}, "seed 1 is given twice"),
+        ({"seeds": [1], "repeats": "2"}, "repeats"),
     ],
 )
 def test_bad_arguments_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "a-file").write_text("")
+
+    def never(report: Report, session: Session) -> None:
+        raise AssertionError("something was played")
+
     with pytest.raises(InputError, match=said):
-        play(steady, **arguments)
-    with pytest.raises(InputError, match="function"):
-        play(5, [1])  # type: ignore[arg-type]
+        play(never, **arguments)
+
+
+def test_what_is_no_agent_is_refused() -> None:
+    for wrong in (5, "steady", None):
+        with pytest.raises(InputError, match="an agent is a function"):
+            play(wrong, [1])  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"a class; give an agent made of it: BaseStock\("):
+        play(BaseStock, [1])  # type: ignore[arg-type]
+
+
+def test_an_order_that_is_no_mapping_is_refused_and_said() -> None:
+    (done,) = play(lambda report, session: ["qty", 20], [1])  # type: ignore[arg-type,return-value]
+    assert math.isnan(done.cost) and done.error is not None and "the arguments must be an object" in done.error
+
+
+def test_a_models_id_can_be_recorded_and_another_world_is_not_mixed_in(tmp_path: Path) -> None:
+    play(steady, [1], journals=tmp_path, notes={"model": "provider/name-2026-11-01", "temperature": 0.0})
+    (run,) = read_folder(tmp_path)
+    assert run.notes["model"] == "provider/name-2026-11-01" and run.notes["world"] == "published"
+    with pytest.raises(InputError, match="model is 'provider/name-2026-11-01' there and 'another' now"):
+        play(steady, [1], journals=tmp_path, notes={"model": "another"})
+    # A world that the prompt does not show.
+    other = World.paper().replace({"port.congest_persist": 0.5})
+    with pytest.raises(InputError, match="world is 'published' there"):
+        play(steady, [1], journals=tmp_path, world=other)
+
+
+def test_notes_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "steady").mkdir()
+    with Episode(1, journal=tmp_path / "steady" / "seed-1.1.jsonl") as episode:
+        episode.place_order("x", 0)
+    for name in ("seed-1.1.jsonl.notes.json", NOTES):
+        for notes in ("{", "[1]", '"x"'):
+            (tmp_path / "steady" / name).write_text(notes)
+            with pytest.raises(InputError, match=name):
+                read_folder(tmp_path)
+        (tmp_path / "steady" / name).write_text("{}")
+    (tmp_path / "steady" / NOTES).write_text("[1]")
+    with pytest.raises(InputError, match=NOTES):
+        play(steady, [1], journals=tmp_path)
+
+
+def test_other_lines_of_json_may_lie_beside_journals(tmp_path: Path) -> None:
+    play(steady, [1], journals=tmp_path)
+    (tmp_path / "labels.jsonl").write_text('{"agent": "steady"}\n')
+    assert len(read_folder(tmp_path)) == 1
+    (tmp_path / "labels.jsonl").write_text('{"stocktake_journal": 1')
+    with pytest.raises(InputError, match=r"labels\.jsonl"):
+        read_folder(tmp_path)
 
 
 def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
@@ -195,38 +260,43 @@ def steady(report, session):
     order = {"rationale": f"Week {report['week']}.", "qty": 20, "route": "suez", "supplier": "qualified"}
     return order | sign
 
-play(steady, [1, 3, 24], journals=sys.argv[1], resume=sys.argv[2] == "resume")
+play(steady, [int(s) for s in sys.argv[3:]], journals=sys.argv[1], resume=sys.argv[2] == "resume")
 print("all", flush=True)
 """
 
 
-def killed_and_run_again(folder: Path, resume: str, lines: list[int]) -> None:
+def killed_and_run_again(folder: Path, resume: str, seeds: list[int], lines: list[int]) -> None:
     """Kill a run after so many lines of its output, again and again, and let the last one finish."""
     script = folder / "run.py"
     script.write_text(SLOW)
-    command = [sys.executable, str(script), str(folder / "journals"), resume]
+    command = [sys.executable, str(script), str(folder / "journals"), resume, *map(str, seeds)]
     environment = dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    printed = 0
     for count in lines:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
         assert process.stdout is not None
         for _ in range(count):
             if process.stdout.readline().strip() == b"all":
                 break
+            printed += 1
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
-    subprocess.run(command, capture_output=True, env=environment, check=True)
+    last = subprocess.run(command, capture_output=True, env=environment, check=True).stdout.split()
     runs = read_folder(folder / "journals")
-    expected = play(steady, [1, 3, 24])
-    assert [(r.seed, r.cost) for r in runs] == [(f.seed, f.cost) for f in expected]
+    expected = play(steady, seeds)
+    assert sorted((r.seed, r.repeat, r.cost) for r in runs) == sorted((f.seed, 1, f.cost) for f in expected)
+    # What was finished before the last kill was not played again.
+    if resume == "resume":
+        assert len(last) - 1 <= HORIZON * len(seeds) - printed + len(lines)
 
 
-@pytest.mark.parametrize("resume", ["resume", "restart"])
-def test_kill_9_loses_nothing_and_counts_nothing_twice(tmp_path: Path, resume: str) -> None:
-    killed_and_run_again(tmp_path, resume, [31])
+def test_kill_9_loses_nothing_and_counts_nothing_twice(tmp_path: Path) -> None:
+    killed_and_run_again(tmp_path, "resume", [1, 3], [31])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("resume", ["resume", "restart"])
-def test_kill_9_many_times(tmp_path: Path, resume: str) -> None:
+def test_kill_9_twenty_times(tmp_path: Path, resume: str) -> None:
     rng = random.Random(9)
-    killed_and_run_again(tmp_path, resume, [rng.randrange(1, HORIZON) for _ in range(8)])
+    most = HORIZON if resume == "resume" else 2 * HORIZON
+    killed_and_run_again(tmp_path, resume, list(range(12)), [rng.randrange(1, most) for _ in range(20)])

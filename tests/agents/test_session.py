@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import string
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,7 @@ def test_a_resumed_session_opens_with_the_week_it_has_come_to(tmp_path: Any) -> 
 def test_twin_tapes_give_the_same_text(arm: str, calls: list[list[Call]]) -> None:
     world = World.paper()
     kept = [[c for c in week if c[0] not in ("buy_briefing", "buy_audit")] for week in calls]
-    for seed in (0, 1, 24, 157):
+    for seed in (0, 157) if arm == "rules" else (157,):
         tape = Tape.published(seed, world)
         other = twin(tape, world)
         assert all(
@@ -190,31 +191,51 @@ NAMES = ["place_order", "lock_freight", "expedite_air", "inspect_batch", "buy_br
 NAMES += ["Place_Order", "__init__", "result", "observe", "", "eval"]
 
 
-@pytest.mark.parametrize("arm", ["rules", "anonymous", "belief"])
-def test_ten_thousand_malformed_calls(arm: str) -> None:
-    count = 10_000 if arm == "rules" else 2_000
-    rng = random.Random(5)
-    session = Session(Episode(SEED), arm)
-    refused = 0
-    for _ in range(count):
+def fuzz(arm: str, count: int, checks: Callable[[bool], None]) -> None:
+    """Malformed calls on an episode and on its twin, which shows the same and hides other states."""
+    rng, world = random.Random(5), World.paper()
+
+    def begin() -> tuple[Session, Session]:
+        tape = Tape.published(SEED, world)
+        return Session(Episode(SEED), arm), Session(Episode(tape=twin(tape, world)), arm)
+
+    session, other = begin()
+    refused, shown = 0, json.dumps(session.report())
+    for number in range(count):
+        checks(number < 500)
         if session.done:
-            session = Session(Episode(SEED), arm)
+            session, other = begin()
         tool = rng.choice(NAMES) if rng.random() < 0.8 else malformed(rng)
         if tool in ("buy_briefing", "buy_audit"):
             tool = "inspect_batch"
         arguments = (
             malformed(rng) if rng.random() < 0.5 else {k: malformed(rng, 2) for k in rng.sample(KEYS, rng.randrange(5))}
         )
-        before = (session.episode.week, session.episode.cost, json.dumps(session.episode.observe()))
+        before = session.episode._desk().state
         answer = session.answer(tool, arguments)
+        # Whatever it says can be said without the seed and the hidden states.
+        assert answer == other.answer(tool, arguments)
+        assert str(SEED) not in answer.text
         if answer.ok:
+            shown = json.dumps(session.report())
             continue
         refused += 1
-        assert (session.episode.week, session.episode.cost, json.dumps(session.episode.observe())) == before
+        assert session.episode._desk().state is before
+        assert number % 10 or json.dumps(session.report()) == shown
         assert "\n" not in answer.text and len(answer.text) < 1500
-        assert str(SEED) not in answer.text
         assert not [regime for regime in REGIMES if "_" in regime and regime in answer.text]
     assert refused > count * 0.8
+
+
+@pytest.mark.parametrize("arm", ["rules", "anonymous", "belief"])
+def test_malformed_calls_are_refused_alike_on_twin_tapes_and_change_nothing(arm: str, checks: Any) -> None:
+    fuzz(arm, 2_000 if arm == "rules" else 500, checks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arm", ARMS)
+def test_ten_thousand_malformed_calls(arm: str, checks: Any) -> None:
+    fuzz(arm, 10_000, checks)
 
 
 def test_refusals_raise_and_answers_do_not() -> None:

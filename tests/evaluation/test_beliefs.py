@@ -209,6 +209,7 @@ def test_the_window_of_detection_is_bounded_beside_the_headline() -> None:
     assert belief_counts(late, truth)["missed_bounded"] == (1, 1)
     assert belief_counts(late, truth)["mean_lag_bounded"] == (0, 0)
     assert belief_counts(just, truth)["missed_bounded"] == (0, 1)
+    assert belief_counts(a_run({8: {"port"}}), truth)["missed_bounded"] == (1, 1)
     assert belief_counts(just, truth)["mean_lag_bounded"] == (2, 1)
 
 

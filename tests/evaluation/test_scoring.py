@@ -42,6 +42,7 @@ from stocktake_jax.evaluation.scoring import (
     score_runs,
 )
 from stocktake_jax.evaluation.simulate import ITEMS, simulate
+from stocktake_jax.evaluation.skill import References
 from stocktake_jax.models import FACTORS, HORIZON, Tape, World
 from stocktake_jax.policies import BaseStock, Runs
 
@@ -183,19 +184,21 @@ def test_stockouts_come_from_the_books_and_not_from_printed_stock() -> None:
     """Air units land without showing in inventory + arrivals: by those, a week that they saved looks like a stockout."""
     found = 0
     for seed in (1, 24, 157):
-        calls = []
-        for week in range(HORIZON):
-            calls += [("expedite_air", {"qty": 20}), ("place_order", {"rationale": f"Week {week}.", "qty": 0})]
-        episode, printed, before = Episode(seed), [False], 80
-        for tool, arguments in calls:
-            seen = episode.call(tool, dict(arguments))
-            if tool == "place_order":
-                printed.append(before + seen["arrived"] < seen["pos_units"])
-                before = seen["inventory"]
+        calls: list[tuple[str, dict[str, Any]]] = []
+        episode, printed = Episode(seed), [False]
+        while not episode.done:
+            before = episode.observe()["inventory"]
+            # On an empty shelf, whatever is sold has come by air.
+            if before < 20:
+                calls.append(("expedite_air", {"qty": 20}))
+                episode.expedite_air(20)
+            calls.append(("place_order", {"rationale": f"Week {episode.week}.", "qty": 0}))
+            seen = episode.place_order(f"Week {episode.week}.", 0)
+            printed.append(before + seen["arrived"] < seen["pos_units"])
         books = played(Record(seed, "paper", WORLD, tuple(calls))).stockout
         assert (~books | np.array(printed)).all()
         found += int((np.array(printed) & ~books).sum())
-    assert found > 0
+    assert found > 20
 
 
 def test_a_simulated_ledger_is_the_same_as_a_played_one() -> None:
@@ -371,6 +374,36 @@ def test_runs_given_twice_and_no_runs_are_refused() -> None:
         score_runs([])
     with pytest.raises(InputError, match="resamples"):
         score_runs([Run("a", 1, 5.0)], resamples=0)
+
+
+def test_runs_of_other_rules_or_worlds_are_not_measured_against_the_published_references() -> None:
+    lax = World.paper().replace({"costs.stockout": 5.0})
+    for other in (Run("a", 24, 5000.0, rules="strict"), Run("a", 24, 5000.0, world=lax)):
+        board = score_runs([other], resamples=20)
+        assert board.rate("a", "skill").denominator == 0 and board.runs["a"] == (1, 1)
+        with pytest.raises(InputError, match="different worlds or rules"):
+            score_runs([other, Run("b", 24, 5000.0)])
+        mine = References.published([24])
+        assert score_runs([other], mine, resamples=20).rate("a", "skill").denominator == 1
+
+
+def test_the_text_says_which_budget_of_names_was_allowed() -> None:
+    runs = [r for r in published_runs() if r.agent == "gpt-5.4" and r.seed < 10]
+    one, two = (score_runs(runs, budget=budget, resamples=20) for budget in (1.0, 2.0))
+    assert "1 name(s) a week" in one.text() and "2 name(s) a week" in two.text()
+    assert one.rate("gpt-5.4", "detected_in_budget").value < two.rate("gpt-5.4", "detected_in_budget").value
+
+
+def test_a_graders_resolved_models_are_noted() -> None:
+    class Judge:
+        resolved: set[str] = set()  # noqa: RUF012
+
+        def __call__(self, texts: Sequence[str]) -> list[frozenset[str]]:
+            self.resolved |= {"judge-2026-11"}
+            return [frozenset()] * len(texts)
+
+    (run,) = labelled([Run("mine", 3, 1.0, ledger=played(spot_run(3)))], Judge(), "judge")
+    assert run.notes == {"grader": "judge", "grader's resolved model": ("judge-2026-11",)}
 
 
 def test_label_files_are_read_like_the_published_ones(tmp_path: Path) -> None:
