@@ -19,7 +19,10 @@ import typer
 
 from stocktake_jax import __version__
 from stocktake_jax.cli_agents import mount
-from stocktake_jax.cli_study import misspecify
+from stocktake_jax.cli_fit import coverage, fit
+from stocktake_jax.cli_plot import mount as mount_plot
+from stocktake_jax.cli_report import report
+from stocktake_jax.cli_study import mount as mount_study
 from stocktake_jax.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,10 +44,16 @@ app = typer.Typer(
 )
 world_app = typer.Typer(help="Look at, or check, a world's parameters.", rich_markup_mode=None)
 app.add_typer(world_app, name="world")
-study_app = typer.Typer(help="What a wrong model of the world costs.", rich_markup_mode=None)
+study_app = typer.Typer(
+    help="What a wrong, or a learned, model of the world costs; calibration.", rich_markup_mode=None
+)
 app.add_typer(study_app, name="study")
-study_app.command("misspecify")(misspecify)
+mount_study(study_app)
+study_app.command("coverage")(coverage)
+app.command("fit")(fit)
 mount(app)
+mount_plot(app)
+app.command("report")(report)
 
 
 @study_app.callback()
@@ -283,7 +292,7 @@ def _print_skill(console: Console, skill: SkillTable, title: str, theirs: bool) 
         for group in groups:
             e = agent.groups[group]
             interval = f"[{_number(e.percentile.low, 2)}, {_number(e.percentile.high, 2)}]"
-            cells.append(f"{_number(e.mean, 2)} ({_number(e.median, 2)}) {interval}" if e.n else "-")
+            cells.append(f"{_number(e.mean, 2)} ({_number(e.median, 2)})\n{interval}" if e.n else "-")
         n, seeds = agent.groups["all"].n, len(skill.references.seeds)
         table.add_row(
             agent.agent, *cells, f"{agent.below_floor} of {n}", f"{agent.beats_floor} of {seeds - agent.missing}"

@@ -309,7 +309,8 @@ def test_filters_have_the_reference_shape(run: Any, policy: str) -> None:
                 assert a[name]["evidence"] == pytest.approx(b[name]["evidence"], rel=1e-10)
 
 
-def test_filter_options_and_table(run: Any, tmp_path: Path) -> None:
+def test_filter_options_and_table(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "150")  # a terminal of 80 columns cuts the longest names
     plain, baseline = (run("filter", "--seeds", "1,9", "--initial", s, "--json").rows for s in ("uniform", "baseline"))
     assert baseline[0]["weeks"][0]["canal"] == {
         "regime": {"calm": 1.0, "watch": 0.0, "false_alarm": 0.0, "disruption": 0.0, "recovery": 0.0},
@@ -323,6 +324,12 @@ def test_filter_options_and_table(run: Any, tmp_path: Path) -> None:
     assert mistaken[0]["weeks"][5]["demand"] == plain[0]["weeks"][5]["demand"]
     table = run("filter", "--seeds", "1,9")
     assert table.code == 0 and "Seed 9, idle" in table.out
+    shown = [line.split() for line in table.out[table.out.index("Seed 9, idle") :].splitlines()]
+    weeks = {int(cells[0]): cells[1:] for cells in shown if cells and cells[0].isdecimal()}
+    assert list(weeks) == list(range(27))
+    for number, week in enumerate(plain[1]["weeks"]):
+        best = [max(f["regime"].items(), key=lambda item: item[1]) for f in week.values()]
+        assert weeks[number] == [part for regime, p in best for part in (regime, f"{p:.3f}")]
 
 
 @pytest.mark.slow
