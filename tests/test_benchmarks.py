@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stocktake_jax.evaluation import simulate
+from stocktake_jax.evaluation.catalog import published_seeds
 from stocktake_jax.inference import filter_factor
 from stocktake_jax.models import FACTORS, HORIZON, Tape, World
 from stocktake_jax.policies import Oracle, Runs, Shown
@@ -342,3 +344,21 @@ def test_the_peer_expects_the_same_cost() -> None:
         costs.append(np.asarray(notes["cost"], np.float64))
     error = np.hypot(*(c.std(ddof=1) for c in costs)) / many**0.5
     assert abs(costs[0].mean() - costs[1].mean()) < 4 * error < 0.05 * costs[0].mean()
+
+
+@pytest.mark.slow
+def test_the_peer_pays_the_same_on_the_published_seeds() -> None:
+    """Slow: ten runs of each of the fifty seeds by both, on other random numbers; no seed and not their mean differs."""
+    from benchmarks.numpy_peer import NumpyOracle
+
+    seeds, each = np.array(published_seeds()), 10
+    tapes, which = Tape.published_batch(published_seeds(), WORLD), np.tile(np.arange(len(seeds)), each)
+    runs = Runs(seeds[which], np.repeat(1 + np.arange(each), len(seeds)))
+    ours, theirs = (
+        simulate(policy, tapes, runs, which, WORLD).cost.reshape(each, -1)
+        for policy in (Oracle(WORLD), NumpyOracle(WORLD))
+    )
+    difference = theirs.mean(axis=0) - ours.mean(axis=0)
+    variance = (ours.var(axis=0, ddof=1) + theirs.var(axis=0, ddof=1)) / each
+    assert abs(difference.mean()) < 3 * np.sqrt(variance.sum()) / len(seeds) < 0.01 * ours.mean()
+    assert np.all(np.abs(difference) < 4.5 * np.sqrt(variance))

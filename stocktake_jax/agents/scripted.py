@@ -31,7 +31,7 @@ from stocktake_jax.models import FACTORS, HORIZON, Readings, Tape, World
 from stocktake_jax.policies import Layout, Runs, Shown
 from stocktake_jax.policies.menu import risks
 from stocktake_jax.policies.oracle import as_decision, execute, read
-from stocktake_jax.policies.rollout import Planner, believe, choose, planner
+from stocktake_jax.policies.rollout import Planner, choose, planner, watch
 from stocktake_jax.policies.surrogate import LOCK_WEEKS, Candidate
 
 Beliefs = dict[str, Float[np.ndarray, "episode state"]]
@@ -387,8 +387,8 @@ def together(observations: Sequence[Observation]) -> tuple[Readings, Shown]:
 def _filter_jit(
     p: Planner, predicted: dict[str, Array], readings: Readings
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    belief, ahead = jax.vmap(lambda b, r: believe(p, b, r, "paper"))(predicted, readings)
-    return belief.posteriors, ahead
+    seen = watch(p, predicted, readings, "paper")
+    return seen.belief.posteriors, seen.ahead
 
 
 def _plan(p: Planner, beliefs: Beliefs, shown: Shown, week: int, keys: Array, futures: int) -> Decision:

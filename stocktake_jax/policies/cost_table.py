@@ -17,10 +17,11 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from stocktake_jax.inference import Belief
 from stocktake_jax.models import HORIZON, Likelihood, Readings
 from stocktake_jax.policies.futures import sample_futures
-from stocktake_jax.policies.menu import menu, risks
+from stocktake_jax.policies.menu import menu
 from stocktake_jax.policies.oracle import Oracle
+from stocktake_jax.policies.posterior import marginal
 from stocktake_jax.policies.protocol import Shown
-from stocktake_jax.policies.rollout import Planner, believe, opening_readings
+from stocktake_jax.policies.rollout import Planner, opening_readings, watch
 from stocktake_jax.policies.surrogate import Candidate, cost_of, outlook_of, situation
 
 
@@ -31,7 +32,8 @@ class CostTable(eqx.Module):
         candidates: the menu, slot by slot.
         valid: (slot,) whether the slot was on the menu.
         costs: (slot, future) dollars; the rows of slots that were not on the menu mean nothing.
-        belief: the posterior that the futures were sampled from.
+        belief: about the states, which the futures start from; what an oracle that averages over draws believes of them is
+            summed over the draws.
     """
 
     candidates: Candidate
@@ -77,19 +79,20 @@ def _table_jit(futures: int, likelihood: Likelihood) -> Any:
         week: Int[Array, ""],
     ) -> CostTable:
         t, weeks = p.tables, HORIZON - week
-        belief, _ = believe(p, predicted, readings, likelihood)
+        before, now = jax.tree.map(lambda x: x[None], (predicted, readings))
+        seen = jax.tree.map(lambda x: x[0], watch(p, before, now, likelihood))
         # As `oracle.decide_batch` makes a week's key, and `rollout.choose` its desk.
         words = jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(key, impl="threefry2x32"), week))
         due = jnp.where(shown.units > 0, shown.eta - week - 1, -1)
         desk = situation(t, shown.inventory.astype(jnp.float32), shown.units, due, shown.live)
         position = shown.position.astype(jnp.float32)
-        candidates, valid = menu(risks(p.world, belief), position, shown.live, jnp.any(due == 0), t.cap)
-        paths = sample_futures(p.moves, belief.posteriors, words, weeks, futures, HORIZON)
+        candidates, valid = menu(seen.risks, position, shown.live, jnp.any(due == 0), t.cap)
+        paths = sample_futures(p.moves, seen.belief.posteriors, words, weeks, futures, HORIZON)
         outlook = outlook_of(t, desk, paths, weeks)
 
         def over_futures(candidate: Candidate) -> Float[Array, " future"]:
             return jax.vmap(lambda f: cost_of(t, desk, candidate, f, weeks), in_axes=-1)(outlook)
 
-        return CostTable(candidates, valid, jax.lax.map(over_futures, candidates), belief)
+        return CostTable(candidates, valid, jax.lax.map(over_futures, candidates), marginal(p.world, seen.belief))
 
     return jax.jit(table)

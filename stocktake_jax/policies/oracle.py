@@ -15,10 +15,8 @@ from jaxtyping import Array, Float, Int, UInt32
 from stocktake_jax.desk import ACTIONS, ROUTES, SUPPLIERS, Decision, Episode, readings_from
 from stocktake_jax.errors import InputError
 from stocktake_jax.models import Initial, Likelihood, Readings, World
-from stocktake_jax.policies.menu import risks
-from stocktake_jax.policies.posterior import marginal
 from stocktake_jax.policies.protocol import Runs, Shown
-from stocktake_jax.policies.rollout import Choice, Layout, Planner, believe, choose, opening_readings, planner
+from stocktake_jax.policies.rollout import Choice, Layout, Planner, choose, opening_readings, planner, watch
 from stocktake_jax.policies.surrogate import LOCK_WEEKS, QUALIFIED, Candidate
 
 FEWEST_FUTURES = 190
@@ -188,11 +186,10 @@ def decide_batch(
     likelihood: Likelihood,
 ) -> tuple[dict[str, Array], Choice, dict[str, Array], dict[str, Array]]:
     """A week of a batch: the predictions for the next one, the choices, beliefs by regime, log evidence by factor."""
-    belief, ahead = jax.vmap(lambda b, r: believe(p, b, r, likelihood))(predicted, readings)
-    fold = jax.vmap(lambda k: jax.random.key_data(jax.random.fold_in(_wrap(k), week)))
-    r = risks(p.world, belief)
-    choice = choose(p, r, belief, shown, week, fold(keys), futures, most_futures=most_futures, layout=layout)
-    return ahead, choice, marginal(p.world, belief).regimes(p.world), belief.log_evidence
+    seen = watch(p, predicted, readings, likelihood)
+    key = jax.vmap(lambda k: jax.random.key_data(jax.random.fold_in(_wrap(k), week)))(keys)
+    choice = choose(p, seen.risks, seen.belief, shown, week, key, futures, most_futures=most_futures, layout=layout)
+    return seen.ahead, choice, seen.regimes, seen.belief.log_evidence
 
 
 @functools.cache

@@ -18,8 +18,8 @@ from stocktake_jax.inference import Belief
 from stocktake_jax.inference.hmm import correct, move
 from stocktake_jax.models import HORIZON, Initial, Likelihood, Readings, World
 from stocktake_jax.policies.futures import MoveTable, move_table, sample_futures
-from stocktake_jax.policies.menu import MENU_WIDTH, Risks, compact, menu
-from stocktake_jax.policies.posterior import by_state, draws_of, laws, onward, worlds_of
+from stocktake_jax.policies.menu import MENU_WIDTH, Risks, compact, menu, risks
+from stocktake_jax.policies.posterior import Matrices, by_state, draws_of, laws, marginal, onward, worlds_of
 from stocktake_jax.policies.protocol import Shown
 from stocktake_jax.policies.surrogate import (
     Candidate,
@@ -81,12 +81,12 @@ class Choice(eqx.Module):
     costs: Float[Array, "*batch slot"]
 
 
-def planner(model: World, initial: Initial = "uniform") -> Planner:
-    """Work out the planning tables of a model, or of a posterior.
+def planner(model: World, initial: Initial = "uniform", matrices: Matrices | None = None) -> Planner:
+    """Work out the planning tables of a model, or of a posterior; with other matrices than the declared ones, if given.
 
     Host values are worked on in float64 before they become float32, so that no probability loses digits on the way.
     """
-    start, transition = laws(model, initial)
+    start, transition = laws(model, initial, matrices)
     return _assemble_jit(model, start, transition, transition)
 
 
@@ -131,6 +131,50 @@ def believe(
             posteriors[name], evidence[name] = correct(predicted[name], by_state(p.world, score))
             ahead[name] = onward(posteriors[name], p.transition[name])
     return Belief(posteriors, evidence), ahead
+
+
+class Watched(eqx.Module):
+    """What the filters make of a week's readings, episode by episode.
+
+    Attributes:
+        belief: about the states of the planner's world; of a posterior, about (draw, state).
+        ahead: factor -> the prediction for the next week.
+        risks: what the menu asks of the belief.
+        regimes: factor -> probabilities of the report's regimes.
+    """
+
+    belief: Belief
+    ahead: dict[str, Float[Array, "episode state"]]
+    risks: Risks
+    regimes: dict[str, Float[Array, "episode regime"]]
+
+
+TOGETHER = 64
+"""Episodes that are filtered side by side. How a product of matrices is summed depends on their shapes, so the number is
+the same for every batch, layout and device: an episode's beliefs do not hang, by a last digit, on its company."""
+
+
+def watch(
+    p: Planner, predicted: dict[str, Float[Array, "episode state"]], readings: Readings, likelihood: Likelihood
+) -> Watched:
+    """One week of the filters of a batch of episodes: `believe` of each, and what is asked of its belief.
+
+    The result for an episode is the same bit for bit in every batch.
+    """
+
+    def of_block(block: tuple[dict[str, Array], Readings]) -> Watched:
+        belief, ahead = jax.vmap(lambda b, r: believe(p, b, r, likelihood))(*block)
+        return Watched(belief, ahead, risks(p.world, belief), marginal(p.world, belief).regimes(p.world))
+
+    episodes = jax.tree.leaves(predicted)[0].shape[0]
+    blocks = -(-episodes // TOGETHER)
+
+    def cut(x: Array) -> Array:
+        filled = jnp.pad(x, [(0, blocks * TOGETHER - episodes), *[(0, 0)] * (x.ndim - 1)], mode="edge")
+        return filled.reshape(blocks, TOGETHER, *x.shape[1:])
+
+    found = jax.lax.map(of_block, jax.tree.map(cut, (predicted, readings)))
+    return jax.tree.map(lambda x: x.reshape(blocks * TOGETHER, *x.shape[2:])[:episodes], found)
 
 
 def opening_readings(model: World, readings: Readings, initial: Initial) -> Readings:

@@ -13,12 +13,12 @@ from stocktake_jax.errors import InputError
 from stocktake_jax.evaluation.benchmark import run_benchmark
 from stocktake_jax.evaluation.published import published_references
 from stocktake_jax.inference import Belief
-from stocktake_jax.models import FACTORS, HORIZON, World
+from stocktake_jax.models import FACTORS, HORIZON, Tape, World
 from stocktake_jax.policies import Layout, Oracle, protocol_futures
 from stocktake_jax.policies.futures import sample_futures
 from stocktake_jax.policies.menu import MENU_WIDTH, risks
 from stocktake_jax.policies.protocol import Shown
-from stocktake_jax.policies.rollout import Choice, choose, planner
+from stocktake_jax.policies.rollout import Choice, choose, planner, watch
 
 SUPPLIERS, ROUTES = ("qualified", "spot", "backup"), ("suez", "cape")
 EPISODES, MOST = 5, 6
@@ -181,6 +181,27 @@ def test_an_episode_does_not_feel_its_neighbours() -> None:
     a, b = decide(case), decide(Problem(7, *turned))
     assert a.costs[::-1][:3].tobytes() == b.costs[2:].tobytes()
     assert a.slot[::-1][:3].tolist() == b.slot[2:].tolist()
+
+
+def test_beliefs_do_not_depend_on_the_size_of_the_batch() -> None:
+    """Four weeks of 70 episodes, which are two blocks, and the first 7 of them: no belief differs by a bit."""
+    world, weeks = World.paper(), 4
+    tapes = Tape.published_batch(range(70), world)
+    readings = jax.tree.map(lambda x: np.asarray(x, np.float32), tapes.readings(world))
+    run = jax.jit(lambda predicted, now: watch(PLANNER, predicted, now, "paper"))
+
+    def beliefs(count: int) -> list[Any]:
+        predicted = {n: np.tile(np.asarray(p), (count, 1)) for n, p in PLANNER.initial.items()}
+        out = []
+        for week in range(weeks):
+            seen = run(predicted, jax.tree.map(lambda x, t=week: x[:count, t], readings))
+            predicted = seen.ahead
+            out.append(jax.tree.map(np.asarray, seen))
+        return out
+
+    for few, many in zip(beliefs(7), beliefs(70), strict=True):
+        for a, b in zip(jax.tree.leaves(few), jax.tree.leaves(many), strict=True):
+            assert a.tobytes() == b[:7].tobytes()
 
 
 def test_layout_by_platform() -> None:
