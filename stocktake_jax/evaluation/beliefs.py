@@ -60,18 +60,18 @@ class Rate(NamedTuple):
 
     def to_json(self) -> dict[str, float | None]:
         """value (None if undefined), numerator, denominator; whole counts as ints."""
-
-        def plain(x: float) -> float | None:
-            if math.isnan(x):
-                return None
-            return int(x) if x == int(x) else float(x)
-
         value = self.value
         return {
             "value": None if math.isnan(value) else float(value),
-            "numerator": plain(self.numerator),
-            "denominator": plain(self.denominator),
+            "numerator": _plain(self.numerator),
+            "denominator": _plain(self.denominator),
         }
+
+
+def _plain(x: float) -> float | None:
+    if math.isnan(x):
+        return None
+    return int(x) if x == int(x) else float(x)
 
 
 def pooled(rates: Iterable[Rate]) -> Rate:

@@ -2,7 +2,8 @@
 
 A learned world is used in two ways. `plug-in`: the oracle believes in the estimates. `averaged`: it believes in the
 posterior, in its futures and in its filters alike (`policies.posterior`); each sampled future has its own draw of each
-factor's parameters, and the draws are weighed by how well they have explained the episode so far.
+factor's parameters, and the draws are weighed by how well they have explained the episode so far. What EM learned has no
+posterior, but `free rows`: transition matrices that no declared parameters make.
 """
 
 from __future__ import annotations
@@ -34,11 +35,18 @@ from stocktake_jax.evaluation.studies import (
     save_tables,
     transition_parameters,
 )
-from stocktake_jax.inference.learning import Settings, WorldFit, fit_world, load_draws, posterior_worlds
+from stocktake_jax.inference.learning import (
+    Settings,
+    WorldFit,
+    fit_world,
+    load_draws,
+    load_transitions,
+    posterior_worlds,
+)
 from stocktake_jax.inference.priors import entries, of_factor, value_of
 from stocktake_jax.inference.series import FIRST_SEED, training_series
 from stocktake_jax.models import FACTORS, Likelihood, Tape, World
-from stocktake_jax.policies.posterior import marginal
+from stocktake_jax.policies.posterior import Matrices, marginal
 from stocktake_jax.policies.rollout import Planner, believe, planner
 
 DRAWS = 32
@@ -58,6 +66,7 @@ class LearnedWorld:
         parameters: one row a learned number, as `WorldFit.rows` gives them.
         fixed: numbers that kept the base world's value -> why.
         problems: factor -> reasons not to trust the fit.
+        matrices: factor -> free transition matrix, from `em` alone.
     """
 
     label: str
@@ -68,12 +77,14 @@ class LearnedWorld:
     parameters: list[dict[str, Any]]
     fixed: dict[str, str]
     problems: dict[str, list[str]]
+    matrices: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, label: str, tapes: int | None, fit: WorldFit) -> LearnedWorld:
         """What a fit found."""
         problems = {n: list(reasons) for n, reasons in fit.problems.items()}
-        return cls(label, tapes, fit.settings.method, fit.world, fit.draws(), fit.rows(), fit.fixed, problems)
+        free = {n: f.transition for n, f in fit.fits.items() if f.transition is not None}
+        return cls(label, tapes, fit.settings.method, fit.world, fit.draws(), fit.rows(), fit.fixed, problems, free)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> LearnedWorld:
@@ -96,7 +107,7 @@ class LearnedWorld:
             raise InputError(f"{path / 'fit.json'} is damaged ({error}); fit again") from None
         kept = path / "posterior.npz"
         draws = load_draws(kept) if kept.exists() else {}
-        return cls(path.name, tapes, method, world, draws, rows, fixed, problems)
+        return cls(path.name, tapes, method, world, draws, rows, fixed, problems, load_transitions(path))
 
 
 def learn_worlds(
@@ -162,7 +173,7 @@ class LearnedStudy:
     Attributes:
         worlds: what was learned.
         study: the oracle's runs; outcome 0 is the true model.
-        kinds: label of an outcome -> (number of the learned world, `plug-in` or `averaged`).
+        kinds: label of an outcome -> (number of the learned world, `plug-in`, `averaged` or `free rows`).
         errors: per learned world, see `parameter_error`.
         scores: label of an outcome -> factor -> (mean, s.e.) on fresh tapes, see `fresh_log_scores`.
         settings: what else the result depends on, ready for JSON.
@@ -233,7 +244,7 @@ class LearnedStudy:
         save_tables(out, tables, {"learned.json": self.document()})
 
 
-_NOT_OF_LEARNED = ("label", "parameter", "factor", "changes", "values")
+_NOT_OF_LEARNED = ("label", "parameter", "factor", "changes", "values", "believed")
 
 
 def run_learned(
@@ -267,19 +278,28 @@ def run_learned(
         for w in worlds
     )
     kinds: dict[str, tuple[int, str]] = {}
-    plug_in, averaged = [], []
+    plug_in, free, averaged = [], [], []
     for number, w in enumerate(worlds):
         if w.label in {other.label for other in worlds[:number]}:
             raise InputError(f"two learned worlds are called {w.label!r}; rename a folder")
         plug_in.append(Variant(f"{w.label}, plug-in", w.world))
         kinds[plug_in[-1].label] = number, "plug-in"
+        if w.matrices:
+            free.append(Variant(f"{w.label}, free rows", w.world, matrices=w.matrices))
+            kinds[free[-1].label] = number, "free rows"
         if draws and w.draws:
             posterior = posterior_worlds(w.world, w.draws, draws, key=jax.random.key(0))
             averaged.append(Variant(f"{w.label}, averaged", posterior))
             kinds[averaged[-1].label] = number, "averaged"
-    variants = [*plug_in, *averaged]
+    variants = [*plug_in, *free, *averaged]
     study = run_study(variants, true_world=truth, **how)
-    scores = fresh_log_scores({v.label: v.model for v in variants}, fresh, key=jax.random.key(1), true_world=truth)
+    scores = fresh_log_scores(
+        {v.label: v.model for v in variants},
+        fresh,
+        key=jax.random.key(1),
+        true_world=truth,
+        matrices={v.label: v.matrices for v in variants},
+    )
     errors = tuple(parameter_error(w.parameters, truth) for w in worlds)
     settings = study.settings | {"draws": draws, "fresh": fresh}
     return LearnedStudy(worlds, study, kinds, errors, scores, settings)
@@ -321,6 +341,7 @@ def fresh_log_scores(
     key: Array,
     true_world: World | None = None,
     likelihood: Likelihood = "paper",
+    matrices: Mapping[str, Matrices] | None = None,
     chunk: int = 500,
 ) -> dict[str, dict[str, tuple[float, float]]]:
     """Mean log probability of the true regime under each model's filters, less the true model's, in nats a week.
@@ -334,13 +355,14 @@ def fresh_log_scores(
         key: of the tapes.
         true_world: of the tapes; also the model that the others are compared with.
         likelihood: of the filters.
+        matrices: label -> transition matrices that hold in place of the model's.
         chunk: tapes at a time.
 
     Returns:
         label -> factor -> (mean, standard error over tapes).
     """
     truth = true_world or World.paper()
-    planners = {label: planner(world) for label, world in models.items()}
+    planners = {label: planner(world, matrices=(matrices or {}).get(label)) for label, world in models.items()}
     reference = planner(truth)
     gains: dict[str, list[dict[str, np.ndarray]]] = {label: [] for label in models}
     for start in range(0, count, chunk):

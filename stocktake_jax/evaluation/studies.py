@@ -33,7 +33,7 @@ from stocktake_jax.models import FACTORS, HORIZON, Factor, Initial, Likelihood, 
 from stocktake_jax.models.world import WHOLE
 from stocktake_jax.policies import Layout, Runs
 from stocktake_jax.policies.ensemble import OracleEnsemble
-from stocktake_jax.policies.posterior import draws_of
+from stocktake_jax.policies.posterior import Matrices, draws_of
 
 PRESETS = ("tornado", "transitions", "noise", "stress", "duration", "ignore", "likelihood", "initial")
 """Studies that need no list of parameters; `presets` builds them."""
@@ -54,6 +54,7 @@ class Variant:
         model: the world believed in; or a posterior, as a world whose leaves have a leading axis of draws.
         ignored: factors whose readings are not looked at.
         likelihood, initial: how the filters read and start.
+        matrices: factors that move by another matrix than the one that the model declares.
         parameter, factor: what was changed and by how much, where the variant is one such change; charts put the
             variants of one parameter on one line.
         changes: (parameter, number) pairs as they were asked for, the number being a factor or, if `values`, a value.
@@ -65,6 +66,7 @@ class Variant:
     ignored: frozenset[str] = frozenset()
     likelihood: Likelihood = "paper"
     initial: Initial = "uniform"
+    matrices: Matrices = dataclasses.field(default_factory=dict)
     parameter: str = ""
     factor: float = math.nan
     changes: tuple[tuple[str, float], ...] = ()
@@ -220,6 +222,8 @@ class Outcome:
 
     Attributes:
         label, parameter, factor, changes, values: the variant's.
+        believed: the values that the model has for the parameters in `changes`; of the true model, its values for every
+            parameter that some variant changes. Parameters that are lists are left out.
         cost, cost_se: mean over seeds of the mean over replications, and its Monte Carlo standard error (seeds fixed).
         difference, difference_se: the same of the paired difference to the true model.
         low, high: 95% bootstrap interval (BCa) of the mean difference over seeds, which carries how much seeds differ.
@@ -240,6 +244,7 @@ class Outcome:
     factor: float
     changes: dict[str, float]
     values: bool
+    believed: dict[str, float]
     cost: float
     cost_se: float
     difference: float
@@ -280,8 +285,8 @@ class Study:
         """Everything but the single runs, ready for JSON; undefined numbers are null.
 
         `{"study": "misspecify", "seeds": [...], "replications": n, "settings": {...}, "outcomes": [...], "run": {...}}`,
-        an outcome being an object with the attributes of `Outcome` (outcome 0 is the true model). `plots.tornado` draws
-        the outcomes that have a `parameter` and a `factor`: `difference` with the interval `low` to `high`.
+        an outcome being an object with the attributes of `Outcome` (outcome 0 is the true model). `plots.misspecified` draws
+        them: `difference` with the interval `low` to `high`, by `parameter` and `factor`, or against `believed`.
         """
         return {
             "study": "misspecify",
@@ -360,7 +365,7 @@ def run_study(
     settings = {"futures": futures, "rules": rules, "true_world": fingerprint(world)}
     folder = None
     if out is not None:
-        listed = {v.label: [fingerprint(v.model), sorted(v.ignored), v.likelihood, v.initial] for v in everything}
+        listed = {v.label: _identity(v) for v in everything}
         what = {"seeds": seeds, "replications": replications, "settings": settings, "variants": listed}
         folder = StudyFolder(out, what)
     kept = {i: folder.load(i, each) for i in range(len(everything))} if folder else {}
@@ -382,6 +387,7 @@ def run_study(
         policy = OracleEnsemble(
             [everything[i].model for i in members],
             ignored=[everything[i].ignored for i in members],
+            matrices=[everything[i].matrices for i in members],
             likelihood=first.likelihood,
             initial=first.initial,
             futures=futures,
@@ -403,8 +409,18 @@ def run_study(
         done += len(part) * each * HORIZON
     shape = (replications, len(seeds))
     costs = np.stack([summaries[i].cost.reshape(shape).T for i in range(len(everything))])
-    outcomes = [_outcome(v, summaries[i], summaries[0], costs[i], costs[0], seeds) for i, v in enumerate(everything)]
+    changed = [list(dict(v.changes)) for v in everything]
+    changed[0] = list(dict.fromkeys(name for names in changed for name in names))
+    outcomes = [
+        _outcome(v, changed[i], summaries[i], summaries[0], costs[i], costs[0], seeds) for i, v in enumerate(everything)
+    ]
     return Study(tuple(outcomes), seeds, replications, costs, settings, time.perf_counter() - began)
+
+
+def _identity(v: Variant) -> list[Any]:
+    """What tells a variant from all others that a folder may hold, ready for JSON."""
+    moves = {n: np.asarray(m).tolist() for n, m in v.matrices.items()}
+    return [fingerprint(v.model), sorted(v.ignored), v.likelihood, v.initial, *([moves] if moves else [])]
 
 
 def _parts(variants: Sequence[Variant], done: set[int], most: int, devices: int) -> list[tuple[list[int], int]]:
@@ -469,7 +485,13 @@ def calibration_error(probability: np.ndarray, happened: np.ndarray, bins: int =
 
 
 def _outcome(
-    variant: Variant, own: Summary, truth: Summary, cost: np.ndarray, true_cost: np.ndarray, seeds: Sequence[int]
+    variant: Variant,
+    changed: Iterable[str],
+    own: Summary,
+    truth: Summary,
+    cost: np.ndarray,
+    true_cost: np.ndarray,
+    seeds: Sequence[int],
 ) -> Outcome:
     difference = cost - true_cost
     by_seed = difference.mean(axis=1)
@@ -482,6 +504,7 @@ def _outcome(
         factor=variant.factor,
         changes=dict(variant.changes),
         values=variant.values,
+        believed=_values_of(variant.model, changed),
         cost=float(cost.mean()),
         cost_se=_monte_carlo(cost),
         difference=float(by_seed.mean()),
@@ -498,6 +521,11 @@ def _outcome(
         components={k: own.bill[k] - truth.bill[k] for k in ITEMS},
         by_seed=tuple(by_seed.tolist()),
     )
+
+
+def _values_of(model: World, names: Iterable[str]) -> dict[str, float]:
+    found = {name: np.asarray(model.get(name)) for name in names}
+    return {name: float(x) for name, x in found.items() if x.ndim == 0}
 
 
 def _monte_carlo(x: np.ndarray) -> float:
@@ -531,10 +559,10 @@ def plain(value: Any) -> Any:
 
 
 def flat_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of a table: what is in mappings by dotted name; `changes` as text, since its keys differ by row."""
+    """A row of a table: what is in mappings by dotted name, but as text where the keys differ by row."""
     out: dict[str, Any] = {}
     for k, v in row.items():
-        if k == "changes":
+        if k in ("changes", "believed"):
             out[k] = "; ".join(f"{name}={number:g}" for name, number in v.items())
         else:
             out |= {f"{k}.{name}": x for name, x in v.items()} if isinstance(v, Mapping) else {k: v}

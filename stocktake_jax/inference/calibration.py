@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float, Int
 
 from stocktake_jax.errors import InputError
-from stocktake_jax.inference.belief import filter_factor
-from stocktake_jax.models import FACTORS, HORIZON, Initial, Likelihood, Tape, World
+from stocktake_jax.inference.batch import filter_series
+from stocktake_jax.models import FACTORS, HORIZON, Discrete, Factor, Initial, Likelihood, Tape, World
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ Calibrations = dict[tuple[str, Likelihood], dict[str, FactorCalibration]]
 
 
 def calibrate(
-    models: Mapping[str, World],
+    models: Mapping[str, World | Sequence[World]],
     count: int,
     *,
     key: Array,
@@ -94,7 +94,8 @@ def calibrate(
     Weeks 1 .. 26 are scored. Memory does not grow with the number of tapes.
 
     Args:
-        models: name -> the world that the filters believe in.
+        models: name -> the world that the filters believe in; or worlds drawn from a posterior, which are averaged, each
+            weighed by how well it has explained the tape so far.
         count: number of tapes.
         key: of the tapes.
         true_world: of the tapes; the published one by default.
@@ -114,25 +115,44 @@ def calibrate(
             f"{count} tapes, {bins} bins, chunks of {chunk}"
         )
     truth = true_world or World.paper()
+    believed = {name: [model] if isinstance(model, World) else list(model) for name, model in models.items()}
+    if not all(believed.values()):
+        raise InputError("a posterior needs at least one draw")
+    stacked = {name: _stacked(worlds) for name, worlds in believed.items()}
     totals: dict[tuple[str, Likelihood], dict[str, _Sums]] = {}
     for start in range(0, count, chunk):
         wanted = min(chunk, count - start)
         # Chunks all have one size, so that everything compiles once; what the last one has too much is not counted.
         tapes = Tape.sample_batch(truth, min(chunk, count), key=jax.random.fold_in(key, start)).snapped(truth)
         mask = _alive_before(truth, tapes) if sourced else None
-        readings = jax.tree.map(lambda x: np.asarray(x, np.float32), tapes.readings(truth, mask))
-        for name, model in models.items():
+        readings = jax.tree.map(lambda x: np.asarray(x, np.float32).T, tapes.readings(truth, mask))
+        for name, worlds in believed.items():
+            labels = truth_labels(truth, worlds[0], tapes)
             for kind in likelihoods:
-                sums = _sums(model.cast(jnp.float32), truth_labels(truth, model, tapes), readings, kind, initial, bins)
-                kept = jax.tree.map(lambda x, n=wanted: np.asarray(x, np.float64)[:n], sums)
-                into = totals.setdefault((name, kind), {n: _Sums() for n in FACTORS})
-                for n, s in kept.items():
-                    into[n].add(s)
+                into = totals.setdefault((name, kind), {n: _Sums(bins) for n in FACTORS})
+                for n in FACTORS:
+                    if kind != likelihoods[0] and _read_alike(worlds[0].factors[n]):
+                        into[n] = totals[name, likelihoods[0]][n]
+                        continue
+                    p = np.asarray(_stated(stacked[name][n], readings[n], kind, initial))
+                    into[n].add(p[1:, :, :wanted], labels[n].T[1:, :wanted])
         if on_chunk is not None:
             on_chunk(start + wanted)
     return {
-        which: {n: s.result(n, models[which[0]].factors[n].labels) for n, s in by_factor.items()}
+        which: {n: s.result(n, believed[which[0]][0].factors[n].labels) for n, s in by_factor.items()}
         for which, by_factor in totals.items()
+    }
+
+
+def _read_alike(factor: Factor) -> bool:
+    """Whether both likelihoods are the same law of what a factor shows, so that one filter serves for both."""
+    return all(type(c) is Discrete and c.speaks("paper") and c.speaks("exact") for c in factor.shown_channels())
+
+
+def _stacked(worlds: Sequence[World]) -> dict[str, Factor]:
+    """The factors of several worlds in float32, with a leading axis of worlds."""
+    return {
+        n: jax.tree.map(lambda *x: np.stack(x).astype(np.float32), *[w.factors[n] for w in worlds]) for n in FACTORS
     }
 
 
@@ -153,48 +173,59 @@ def truth_labels(truth: World, model: World, tapes: Tape) -> dict[str, np.ndarra
 
 
 @eqx.filter_jit
-def _sums(
-    model: World,
-    labels: dict[str, Array],
-    readings: dict[str, dict[str, Array]],
-    likelihood: Likelihood,
-    initial: Initial,
-    bins: int,
-) -> dict[str, dict[str, Array]]:
-    """Per tape: scores summed over weeks, and per regime and bin the weeks, stated probability and hits."""
+def _stated(
+    draws: Factor, readings: dict[str, Float[Array, "week tape"]], likelihood: Likelihood, initial: Initial
+) -> Float[Array, "week regime tape"]:
+    """P(regime | readings so far) of every week, averaged over the draws of a factor."""
 
-    def one(name: str, series: dict[str, Array], label: Array) -> dict[str, Array]:
-        factor = model.factors[name]
-        p = factor.regime_probabilities(filter_factor(factor, series, likelihood, initial).belief)[1:]
-        true = jax.nn.one_hot(label[1:], p.shape[1], dtype=p.dtype)
-        own = jnp.sum(p * true, axis=1)
-        possible = own > 0
-        place = jnp.clip(jnp.floor(p * bins), 0, bins - 1).astype(jnp.int32)
-        in_bin = jax.nn.one_hot(place, bins, dtype=p.dtype)  # week, regime, bin
-        return {
-            "log_score": jnp.sum(jnp.where(possible, jnp.log(jnp.where(possible, own, 1.0)), 0.0)),
-            "brier": jnp.sum((p - true) ** 2),
-            "impossible": jnp.sum(~possible).astype(p.dtype),
-            "count": jnp.sum(in_bin, axis=0),
-            "stated": jnp.einsum("trb,tr->rb", in_bin, p, precision="highest"),
-            "hits": jnp.einsum("trb,tr->rb", in_bin, true, precision="highest"),
-        }
+    def one(factor: Factor) -> tuple[Array, Array]:
+        filtered = filter_series(factor, readings, likelihood, initial)
+        pooled = jnp.moveaxis(factor.regime_probabilities(jnp.moveaxis(filtered.belief, 1, -1)), -1, 1)
+        return pooled, jnp.cumsum(filtered.log_evidence, axis=0)
 
-    return {n: jax.vmap(lambda y, s, n=n: one(n, y, s))(readings[n], labels[n]) for n in FACTORS}
+    if len(jax.tree.leaves(draws)[0]) == 1:
+        return one(jax.tree.map(lambda x: x[0], draws))[0]
+    # One after the other: side by side their states would not stay in the cache.
+    pooled, evidence = jax.lax.map(one, draws)
+    # Where every draw finds a reading impossible, all count alike.
+    best = jnp.max(evidence, axis=0, keepdims=True)
+    nowhere = jnp.isneginf(best)
+    weight = jnp.where(nowhere, 1.0, jnp.exp(evidence - jnp.where(nowhere, 0.0, best)))
+    return jnp.sum(pooled * (weight / jnp.sum(weight, axis=0, keepdims=True))[:, :, None], axis=0)
 
 
 class _Sums:
     """Running sums over tapes, in float64."""
 
-    def __init__(self) -> None:
-        self.tapes = 0
+    def __init__(self, bins: int) -> None:
+        self.bins, self.tapes = bins, 0
         self.total: dict[str, Any] = {}
 
-    def add(self, part: Mapping[str, np.ndarray]) -> None:
-        self.tapes += len(part["brier"])
+    def add(self, p: Float[np.ndarray, "week regime tape"], true: Int[np.ndarray, "week tape"]) -> None:
+        """Score the tapes of a chunk; a bin holds its lower edge, as float32 has it."""
+        _, regimes, tapes = p.shape
+        at = np.minimum(np.floor(p * np.float32(self.bins)), self.bins - 1).astype(np.int64)
+        place = (np.arange(tapes) * regimes + np.arange(regimes)[:, None]) * self.bins + at
+        there = true[:, None] == np.arange(regimes)[:, None]
+        p = p.astype(np.float64)
+        own = np.take_along_axis(p, true[:, None], axis=1)[:, 0]
+
+        def by_bin(weights: np.ndarray) -> np.ndarray:
+            counted = np.bincount(place.ravel(), weights.ravel(), tapes * regimes * self.bins)
+            return counted.reshape(tapes, regimes, self.bins)
+
+        part = {
+            "log_score": np.log(np.where(own > 0, own, 1.0)).sum(axis=0),
+            "brier": ((p - there) ** 2).sum(axis=(0, 1)),
+            "impossible": (own == 0).sum(axis=0),
+            "count": by_bin(np.ones(place.shape)),
+            "stated": by_bin(p),
+            "hits": by_bin(there.astype(np.float64)),
+        }
         squares = {"log_score²": part["log_score"] ** 2, "brier²": part["brier"] ** 2}
         squares["gap²"] = (part["hits"] - part["stated"]) ** 2
-        for name, x in (dict(part) | squares).items():
+        self.tapes += tapes
+        for name, x in (part | squares).items():
             self.total[name] = self.total.get(name, 0.0) + x.sum(axis=0)
 
     def result(self, factor: str, labels: tuple[str, ...]) -> FactorCalibration:

@@ -16,7 +16,7 @@ from stocktake_jax.desk import Decision
 from stocktake_jax.errors import InputError
 from stocktake_jax.models import FACTORS, HORIZON, Initial, Likelihood, Readings, World
 from stocktake_jax.policies.oracle import as_decision, decide_batch, protocol_futures
-from stocktake_jax.policies.posterior import draws_of, laws
+from stocktake_jax.policies.posterior import Matrices, draws_of, laws
 from stocktake_jax.policies.protocol import Runs, Shown
 from stocktake_jax.policies.rollout import Layout, Planner, assemble, opening_readings
 
@@ -49,6 +49,7 @@ class OracleEnsemble:
     Args:
         models: what each oracle believes: worlds, or posteriors with equally many draws (`policies.posterior`).
         ignored: per model, factors that it does not watch: its belief about them stays at the long-run law.
+        matrices: per model, factors that move by another matrix than the declared one, in its filters and its futures.
         likelihood, initial, futures, layout, devices: as for `Oracle`; common to all.
 
     Raises:
@@ -60,6 +61,7 @@ class OracleEnsemble:
         models: Sequence[World],
         *,
         ignored: Sequence[frozenset[str]] | None = None,
+        matrices: Sequence[Matrices] | None = None,
         likelihood: Likelihood = "paper",
         initial: Initial = "uniform",
         futures: int | None = None,
@@ -73,6 +75,7 @@ class OracleEnsemble:
         if len({draws_of(m) for m in models}) > 1:
             raise InputError("the models of an ensemble must all be worlds, or posteriors with equally many draws")
         ignored = ignored or [frozenset()] * len(models)
+        matrices = matrices or [{}] * len(models)
         self.name, self.models = "ensemble", tuple(models)
         self.likelihood, self.initial, self.futures = likelihood, initial, futures
         self.devices = list(devices) if devices else [jax.devices()[0]]
@@ -80,7 +83,8 @@ class OracleEnsemble:
         count = -(-len(models) // len(self.devices)) * len(self.devices)
         self._filled = [*range(len(models)), *([len(models) - 1] * (count - len(models)))]
         self._mesh = Mesh(np.array(self.devices), ("model",)) if len(self.devices) > 1 else None
-        parts = [_part(m, skip, initial) for m, skip in zip(models, ignored, strict=True)]
+        each = zip(models, ignored, matrices, strict=True)
+        parts = [_part(m, skip, initial, other) for m, skip, other in each]
         stacked = jax.tree.map(lambda *x: np.stack(x), *[parts[i] for i in self._filled])
         self._planners = self._spread(_assemble_all(*stacked))
         self._watched = self._spread({n: np.array([n not in ignored[i] for i in self._filled]) for n in FACTORS})
@@ -131,14 +135,16 @@ class OracleEnsemble:
         return (predicted, keys, futures), as_decision(jax.tree.map(flat, choice.chosen)), notes
 
 
-def _part(model: World, ignored: frozenset[str], initial: Initial) -> tuple[World, dict[str, Any], dict[str, Any], Any]:
+def _part(
+    model: World, ignored: frozenset[str], initial: Initial, matrices: Matrices
+) -> tuple[World, dict[str, Any], dict[str, Any], Any]:
     """A model's law for the filters, and for the futures: they differ in factors that are ignored."""
     unknown = sorted(ignored - set(FACTORS))
     if unknown:
         raise InputError(f"unknown factor {unknown[0]!r}; there are {', '.join(FACTORS)}")
     if ignored and draws_of(model) is not None:
         raise InputError("a posterior cannot be combined with ignored factors")
-    start, moves = laws(model, initial)
+    start, moves = laws(model, initial, matrices)
     filters = dict(moves)
     for n in ignored:
         start[n] = long_run(moves[n])

@@ -9,7 +9,7 @@ planner changes: what decides is the code that decides for a known world.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -48,18 +48,45 @@ def worlds_of(posterior: World) -> list[World]:
     return [jax.tree.map(lambda x, i=i: np.asarray(x)[i], posterior) for i in range(count)]
 
 
-def laws(model: World, initial: Initial) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+Matrices = Mapping[str, np.ndarray]
+"""factor -> transition matrix that holds in place of the declared one, such as EM on free rows learns."""
+
+
+def laws(
+    model: World, initial: Initial, matrices: Matrices | None = None
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """factor -> law of the first state, and factor -> transition matrix, in float64.
 
     Of a posterior: (draw * state) with every draw alike, and (draw, state, state).
+
+    Raises:
+        InputError: for matrices of an unknown factor or of another size, or with a posterior.
     """
     worlds = worlds_of(model)
     names = list(model.factors)
+    if matrices:
+        return _with_matrices(model, initial, matrices)
     start = {n: [np.asarray(w.factors[n].initial(initial)) for w in worlds] for n in names}
     moves = {n: [np.asarray(w.factors[n].transition_matrix()) for w in worlds] for n in names}
     if draws_of(model) is None:
         return {n: start[n][0] for n in names}, {n: moves[n][0] for n in names}
     return {n: np.concatenate(start[n]) / len(worlds) for n in names}, {n: np.stack(moves[n]) for n in names}
+
+
+def _with_matrices(
+    model: World, initial: Initial, matrices: Matrices
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    if draws_of(model) is not None:
+        raise InputError("a posterior cannot be combined with other transition matrices")
+    start, moves = laws(model, initial)
+    for n, matrix in matrices.items():
+        if n not in moves or np.shape(matrix) != moves[n].shape:
+            raise InputError(f"there is no factor {n!r} with a transition matrix of shape {np.shape(matrix)}")
+        moves[n] = np.asarray(matrix, np.float64)
+        if initial == "uniform":
+            weights = model.factors[n].uniform_weights()
+            start[n] = weights / weights.sum() @ moves[n]
+    return start, moves
 
 
 def by_state(world: World, of: Callable[[World], Any]) -> Array:

@@ -144,6 +144,8 @@ def test_runs_are_paired(whole: Any) -> None:
     assert wrong.worst_seed == (24, 12)[worst] and wrong.by_seed == pytest.approx(tuple(by_seed))
     paired = (found.costs[2] - found.costs[0])[worst]
     assert wrong.worst_se == pytest.approx(paired.std(ddof=1) / np.sqrt(2) / found.costs[0, worst].mean())
+    assert truth.believed == {"demand.mean_normal": 20.0, "port.wait_sd": 2.0}
+    assert (wrong.believed, port.believed) == ({"demand.mean_normal": 30.0}, {"port.wait_sd": 1.0})
     assert found.costs.shape == (4, 2, 2) and found.costs[2].mean() == pytest.approx(wrong.cost)
     assert calls[0][0] == 0 and calls[-1] == (4 * 4 * 26, 4 * 4 * 26) and calls == sorted(calls)
 
@@ -210,7 +212,6 @@ def test_the_command_prints_what_is_there(resumed: Any) -> None:
         (("port.wait_sd=a",), "is not a list of numbers"),
         (("port.wait_sd=2", "--grid"), "--grid takes exactly two"),
         (("port.wait_sd=2", "--figures"), "give --out DIR"),
-        (("--preset", "ignore", "--figures", "--out", "never-made"), "there are none; leave it out"),
         (("logistics.lead_suez=4", "--values"), "shapes arrays"),
     ],
 )

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from stocktake_jax.errors import InputError
-from stocktake_jax.inference import filter_factor
-from stocktake_jax.inference.calibration import calibrate, document_of, reliability_rows, rows
+from stocktake_jax.inference import calibration, filter_factor
+from stocktake_jax.inference.calibration import _stacked, _stated, calibrate, document_of, reliability_rows, rows
 from stocktake_jax.models import FACTORS, Tape, World
 
 KEY = jax.random.key(7)
@@ -82,8 +82,42 @@ def test_tapes_are_counted_once_whatever_the_chunk():
     assert document_of(got, 125) == {"study": "calibration", "tapes": 125, "scores": table, "reliability": bins}
 
 
+def test_a_posterior_is_averaged_by_how_well_its_draws_explain_the_tape():
+    worlds = [World.paper(), World.paper().replace({"port.congest_persist": 0.2, "port.wait_sd": 6.0})]
+    tapes = Tape.sample_batch(worlds[0], 100, key=jax.random.fold_in(KEY, 0)).snapped(worlds[0])
+    readings = {c: np.asarray(y, np.float32) for c, y in tapes.readings(worlds[0])["port"].items()}
+    got = _stated(_stacked(worlds)["port"], {c: y.T for c, y in readings.items()}, "exact", "baseline")
+    one = jax.jit(jax.vmap(lambda f, y: filter_factor(f, y, "exact", "baseline"), in_axes=(None, 0)))
+    filtered = [one(w.port, readings) for w in worlds]
+    evidence = np.cumsum([np.asarray(f.log_evidence, np.float64) for f in filtered], axis=-1)
+    weight = np.exp(evidence - evidence.max(axis=0))
+    p = np.array([w.port.regime_probabilities(f.belief) for w, f in zip(worlds, filtered, strict=True)])
+    expected = (p * (weight / weight.sum(axis=0))[..., None]).sum(axis=0)
+    np.testing.assert_allclose(got, np.moveaxis(expected, 0, -1), atol=1e-4)
+    assert np.abs(expected - p.mean(axis=0)).max() > 0.1
+
+
+def test_one_filter_serves_both_likelihoods_where_they_are_one_law(monkeypatch):
+    asked = []
+
+    def ignorant(draws, readings, likelihood, initial):
+        asked.append((draws.name, likelihood))
+        return np.full((27, len(draws.labels), 100), 1 / len(draws.labels), np.float32)
+
+    monkeypatch.setattr(calibration, "_stated", ignorant)
+    got = calibrate({"m": World.paper()}, 100, key=KEY, chunk=100)
+    assert {n for n in FACTORS if asked.count((n, "exact")) == 0} == {"canal", "quality"}
+    assert len(asked) == 6 + 4
+    for by_factor in (got["m", "paper"], got["m", "exact"]):
+        for c in by_factor.values():
+            assert c.log_score == pytest.approx(-np.log(len(c.regimes)), rel=1e-6)
+            assert [r.count.sum() for r in c.regimes] == [100 * 26] * len(c.regimes)
+
+
 def test_sizes_are_checked():
     with pytest.raises(InputError, match="at least 2 tapes"):
         calibrate({"m": World.paper()}, 1, key=KEY)
+    with pytest.raises(InputError, match="at least one draw"):
+        calibrate({"m": []}, 10, key=KEY)
     with pytest.raises(InputError, match="needs a model"):
         calibrate({}, 10, key=KEY)

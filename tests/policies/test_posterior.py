@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -23,7 +24,9 @@ WORLD = World.paper()
 DRAWS = [
     WORLD,
     WORLD.replace({"port.congest_persist": 0.5, "port.wait_sd": 4.0, "demand.mean_normal": 22.0}),
-    WORLD.replace({"quality.defect_out": 0.1, "freight.rate_spike": 3.0, "port.wait_blocked": 12.0}),
+    WORLD.replace(
+        {"quality.defect_out": 0.1, "freight.rate_spike": 3.0, "port.wait_blocked": 12.0, "quality.drift_onset": 0.3}
+    ),
 ]
 POSTERIOR = jax.tree.map(lambda *x: np.stack(x), *DRAWS)
 
@@ -98,6 +101,11 @@ def test_many_states_are_drawn_like_few() -> None:
     few = jnp.asarray(np.random.default_rng(0).dirichlet(np.ones(40)), jnp.float32).at[7].set(0.0)
     many = jnp.concatenate([few, jnp.zeros(60, jnp.float32)])
     np.testing.assert_array_equal(from_belief(many, word), from_belief(few, word))
+    # Words that fall on a bound exactly: no state of probability zero, whichever side it is on.
+    bounds = jnp.array([0, 1 << 31, (1 << 32) - 1], jnp.uint32)
+    for states in (40, 100):
+        halves = jnp.zeros(states, jnp.float32).at[jnp.array([1, 3])].set(0.5)
+        assert from_belief(halves, bounds).tolist() == [1, 3, 3]
 
 
 def test_what_a_posterior_is() -> None:
@@ -105,6 +113,9 @@ def test_what_a_posterior_is() -> None:
     assert [float(w.port.wait_sd) for w in worlds_of(POSTERIOR)] == [2.0, 4.0, 2.0]
     with pytest.raises(InputError, match="one leading axis of draws"):
         draws_of(WORLD.__class__(port=POSTERIOR.port))
+    pair = jax.tree.map(lambda *x: np.stack(x), *DRAWS[:2])
+    with pytest.raises(InputError, match="one leading axis of draws"):
+        draws_of(dataclasses.replace(pair, port=POSTERIOR.port))
     with pytest.raises(InputError, match="equally many draws"):
         OracleEnsemble([WORLD, POSTERIOR])
     with pytest.raises(InputError, match="cannot be combined with ignored"):
