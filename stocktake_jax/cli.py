@@ -22,11 +22,27 @@ from stocktake_jax.cli_agents import mount
 from stocktake_jax.cli_fit import coverage, fit
 from stocktake_jax.cli_plot import mount as mount_plot
 from stocktake_jax.cli_report import report
+from stocktake_jax.cli_shared import (
+    Interrupted,
+    Json,
+    SeedList,
+    TrueFile,
+    configure,
+    devices_of,
+    make_cpu_devices,
+    new_console,
+    new_table,
+    number,
+    one_of,
+    resumable,
+    seeds_of,
+    whole,
+    world_of,
+)
 from stocktake_jax.cli_study import mount as mount_study
 from stocktake_jax.errors import InputError
 
 if TYPE_CHECKING:
-    import jax
     from rich.console import Console
 
     from stocktake_jax.evaluation.benchmark import BenchResult
@@ -62,10 +78,7 @@ def _study() -> None:
 
 
 SeedArguments = Annotated[list[str], typer.Argument(metavar="SEED...", help="Seeds or ranges such as 5-9.")]
-SeedList = Annotated[str | None, typer.Option("--seeds", help="Seeds such as 1,5-9; the published fifty by default.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to standard output.")]
 ModelFile = Annotated[Path | None, typer.Option("--world", help="TOML file: the world that the model believes in.")]
-TrueFile = Annotated[Path | None, typer.Option("--true-world", help="TOML file: the world of tapes, books and floor.")]
 RuleSet = Annotated[str, typer.Option("--rules", help="Rules of the books: paper or strict.")]
 LikelihoodKind = Annotated[str, typer.Option("--likelihood", help="How readings are taken: paper or exact.")]
 Start = Annotated[str, typer.Option("--initial", help="Where the filters start: uniform or baseline.")]
@@ -78,10 +91,6 @@ CompileCache = Annotated[
         help="Keep compiled programs in this folder, for later runs. Off by default.",
     ),
 ]
-
-
-class _InterruptedError(Exception):
-    """Ctrl-C, with a line that says what to do."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -100,7 +109,7 @@ def _run(arguments: list[str]) -> int:
         return code if isinstance(code, int) else 0
     except InputError as error:
         return _complain(str(error), 2)
-    except _InterruptedError as error:
+    except Interrupted as error:
         return _complain(str(error), 130)
     except KeyboardInterrupt:
         return _complain("interrupted", 130)
@@ -181,31 +190,25 @@ def bench(
     if distributed:
         from stocktake_jax.evaluation.distributed import join
 
-        _cpu_devices(devices)
+        make_cpu_devices(devices)
         share = join(coordinator, processes, process)
-    chosen = _devices(devices)
+    chosen = devices_of(devices)
     from stocktake_jax.evaluation.benchmark import BenchOptions, run_benchmark
     from stocktake_jax.evaluation.skill import read_costs
 
     options = BenchOptions(
-        seeds=_seeds(seeds),
+        seeds=seeds_of(seeds),
         replications=replications,
         futures=futures,
-        likelihood=_one_of("--likelihood", likelihood, "paper", "exact"),
-        initial=_one_of("--initial", initial, "uniform", "baseline"),
-        rules=_one_of("--rules", rules, "paper", "strict"),
-        model=_world(world),
-        true_world=_world(true_world),
+        likelihood=one_of("--likelihood", likelihood, "paper", "exact"),
+        initial=one_of("--initial", initial, "uniform", "baseline"),
+        rules=one_of("--rules", rules, "paper", "strict"),
+        model=world_of(world),
+        true_world=world_of(true_world),
         agents=None if agents is None else read_costs(agents),
     )
-    try:
-        with _bar() as update:
-            result = run_benchmark(options, out, devices=chosen, chunk=chunk, progress=update, share=share)
-    except KeyboardInterrupt:
-        kept = "nothing is kept; with --out DIR an interrupted run can go on"
-        if out is not None:
-            kept = f"finished seeds are in {out}; run the same command again to go on"
-        raise _InterruptedError(f"interrupted; {kept}") from None
+    with resumable(out, "finished seeds"), _bar() as update:
+        result = run_benchmark(options, out, devices=chosen, chunk=chunk, progress=update, share=share)
     if share is not None and share.index > 0:
         return  # process 0 speaks for all
     if as_json:
@@ -240,22 +243,22 @@ def _bar() -> Iterator[Any]:
 
 
 def _print_bench(result: BenchResult, out: Path | None) -> None:
-    console = _console()
+    console = new_console()
     options = result.options
-    table = _table(
+    table = new_table(
         "seed", "profile", "floor", "oracle", "s.e.", "min", "max", "runs", title="References ($ in 26 weeks)"
     )
     for row in result.to_json()["seeds"]:
         o = row["oracle"]
         amounts = (row["floor"], o["mean"], o["se"], o["min"], o["max"])
-        table.add_row(str(row["seed"]), row["profile"], *(_number(x, 1) for x in amounts), str(o["n"]))
+        table.add_row(str(row["seed"]), row["profile"], *(number(x, 1) for x in amounts), str(o["n"]))
     console.print(table)
     references = result.references
-    table = _table("profile", "seeds", "floor", "oracle", "headroom", "without headroom", title="Means by profile")
+    table = new_table("profile", "seeds", "floor", "oracle", "headroom", "without headroom", title="Means by profile")
     for group in ("isolated", "persistent", "compound", "all"):
         of = references.in_group(group)
         floor, oracle = references.floor[of], references.oracle[of]
-        means = [_number(x.mean(), 1) if of.any() else "-" for x in (floor, oracle, floor - oracle)]
+        means = [number(x.mean(), 1) if of.any() else "-" for x in (floor, oracle, floor - oracle)]
         table.add_row(group, str(int(of.sum())), *means, str(int((~references.scoreable & of).sum())))
     console.print(table)
     theirs = options.agents is not None
@@ -286,13 +289,13 @@ def _print_bench(result: BenchResult, out: Path | None) -> None:
 def _print_skill(console: Console, skill: SkillTable, title: str, theirs: bool) -> None:
     """A skill table, and which seeds it lacks; `theirs` says that the agents' file is the user's own."""
     groups = ("isolated", "persistent", "compound", "all")
-    table = _table("agent", *groups, "below floor", "beats floor", title=title)
+    table = new_table("agent", *groups, "below floor", "beats floor", title=title)
     for agent in skill.agents:
         cells = []
         for group in groups:
             e = agent.groups[group]
-            interval = f"[{_number(e.percentile.low, 2)}, {_number(e.percentile.high, 2)}]"
-            cells.append(f"{_number(e.mean, 2)} ({_number(e.median, 2)})\n{interval}" if e.n else "-")
+            interval = f"[{number(e.percentile.low, 2)}, {number(e.percentile.high, 2)}]"
+            cells.append(f"{number(e.mean, 2)} ({number(e.median, 2)})\n{interval}" if e.n else "-")
         n, seeds = agent.groups["all"].n, len(skill.references.seeds)
         table.add_row(
             agent.agent, *cells, f"{agent.below_floor} of {n}", f"{agent.beats_floor} of {seeds - agent.missing}"
@@ -320,7 +323,7 @@ def tape(seeds: SeedArguments, true_world: TrueFile = None, as_json: Json = Fals
     """Every hidden and emitted value of a seed."""
     from stocktake_jax.models import Tape
 
-    world = _world(true_world)
+    world = world_of(true_world)
     for seed in _seed_arguments(seeds):
         row = Tape.published(seed, world).to_json(seed, world)
         if as_json:
@@ -330,14 +333,16 @@ def tape(seeds: SeedArguments, true_world: TrueFile = None, as_json: Json = Fals
 
 
 def _print_tape(row: dict[str, Any]) -> None:
-    table = _table("week", *row["weeks"][0], title=f"Tape of seed {row['seed']}: hidden regime (age), what is emitted")
-    for number, week in enumerate(row["weeks"]):
+    table = new_table(
+        "week", *row["weeks"][0], title=f"Tape of seed {row['seed']}: hidden regime (age), what is emitted"
+    )
+    for at, week in enumerate(row["weeks"]):
         cells = []
         for factor in week.values():
             shown = [_cell(v) for k, v in factor.items() if k not in ("regime", "age") and v is not None]
             cells.append(f"{factor['regime']} ({factor['age']}) {' '.join(shown)}")
-        table.add_row(str(number), *cells)
-    _console().print(table)
+        table.add_row(str(at), *cells)
+    new_console().print(table)
 
 
 def _cell(value: Any) -> str:
@@ -349,17 +354,17 @@ def floor(seeds: SeedList = None, true_world: TrueFile = None, rules: RuleSet = 
     """The floor, week by week."""
     from stocktake_jax.evaluation.exchange import floor_rows
 
-    table = _table("seed", "total", "mean shelf", "lost sales ($)", "shipping ($)", title="The floor, 26 weeks")
-    for row in floor_rows(_seeds(seeds), _world(true_world), _one_of("--rules", rules, "paper", "strict")):
+    table = new_table("seed", "total", "mean shelf", "lost sales ($)", "shipping ($)", title="The floor, 26 weeks")
+    for row in floor_rows(seeds_of(seeds), world_of(true_world), one_of("--rules", rules, "paper", "strict")):
         if as_json:
             print(json.dumps(row))
             continue
         weeks = row["weeks"][1:]
         lost, shipping = (sum(w["breakdown"][item] for w in weeks) for item in ("stockout", "shipping"))
         shelf = sum(w["inventory"] for w in weeks) / len(weeks)
-        table.add_row(str(row["seed"]), *(_number(x, 1) for x in (row["total"], shelf, lost, shipping)))
+        table.add_row(str(row["seed"]), *(number(x, 1) for x in (row["total"], shelf, lost, shipping)))
     if not as_json:
-        _console().print(table)
+        new_console().print(table)
 
 
 # ---- files of recorded rows -----------------------------------------------------------------------------------------
@@ -381,7 +386,7 @@ def replay(
     from stocktake_jax.desk import replay as play_again
     from stocktake_jax.evaluation.exchange import read_rows
 
-    chosen = _one_of("--rules", rules, "paper", "strict")
+    chosen = one_of("--rules", rules, "paper", "strict")
     _checked((_naming(where, play_again, row, chosen) for where, row in read_rows(file)), check, as_json)
 
 
@@ -408,7 +413,7 @@ def surrogate(
     """
     from stocktake_jax.evaluation.exchange import read_rows, surrogate_row
 
-    model = _world(world)
+    model = world_of(world)
     _checked((surrogate_row(row, where, model) for where, row in read_rows(file)), check, as_json)
 
 
@@ -444,23 +449,23 @@ def filter_command(
     from stocktake_jax.evaluation.exchange import filter_rows
 
     rows = filter_rows(
-        _seeds(seeds),
-        _one_of("--policy", policy, "idle", "spot20"),
-        model=_world(world),
-        true_world=_world(true_world),
-        likelihood=_one_of("--likelihood", likelihood, "paper", "exact"),
-        initial=_one_of("--initial", initial, "uniform", "baseline"),
+        seeds_of(seeds),
+        one_of("--policy", policy, "idle", "spot20"),
+        model=world_of(world),
+        true_world=world_of(true_world),
+        likelihood=one_of("--likelihood", likelihood, "paper", "exact"),
+        initial=one_of("--initial", initial, "uniform", "baseline"),
     )
     for row in rows:
         if as_json:
             print(json.dumps(row))
             continue
         title = f"Seed {row['seed']}, {policy}: the most probable regime and its probability"
-        table = _table("week", *row["weeks"][0], title=title)
-        for number, week in enumerate(row["weeks"]):
+        table = new_table("week", *row["weeks"][0], title=title)
+        for at, week in enumerate(row["weeks"]):
             best = [max(f["regime"].items(), key=lambda item: item[1]) for f in week.values()]
-            table.add_row(str(number), *(f"{regime} {p:.3f}" for regime, p in best))
-        _console().print(table)
+            table.add_row(str(at), *(f"{regime} {p:.3f}" for regime, p in best))
+        new_console().print(table)
 
 
 @app.command()
@@ -478,15 +483,15 @@ def likelihoods(
 
     Prints the mean log posterior of the true regime on fresh tapes, the same for both, and the paired difference.
     """
-    _whole("--tapes", tapes, 2, 10_000_000)
-    _whole("--key", key, 0, 2**32 - 1)
+    whole("--tapes", tapes, 2, 10_000_000)
+    whole("--key", key, 0, 2**32 - 1)
     _keep_compiled(compile_cache)
     import jax
 
     from stocktake_jax.inference import compare_likelihoods
     from stocktake_jax.models import Initial, Tape
 
-    model = _world(world)
+    model = world_of(world)
     drawn = Tape.sample_batch(model, tapes, key=jax.random.key(key))
     found = {start: compare_likelihoods(model, drawn, initial=start, sourced=sourced) for start in get_args(Initial)}
     if as_json:
@@ -495,11 +500,11 @@ def likelihoods(
         return
     for start, factors in found.items():
         title = f"Log posterior of the true regime, nats a week; {tapes} tapes, filters start {start}"
-        table = _table("factor", "paper", "exact", "exact - paper", "s.e.", title=title)
+        table = new_table("factor", "paper", "exact", "exact - paper", "s.e.", title=title)
         for name, c in factors.items():
             cells = (f"{c.paper:.5f}", f"{c.exact:.5f}", f"{c.difference:+.7f}", f"{c.standard_error:.7f}")
             table.add_row(name, *cells)
-        _console().print(table)
+        new_console().print(table)
 
 
 # ---- worlds and seeds -----------------------------------------------------------------------------------------------
@@ -511,7 +516,7 @@ def world_show(
     as_json: Json = False,
 ) -> None:
     """Print a world as a commented TOML file, ready to be changed and passed to --world."""
-    toml = _world(file).to_toml()
+    toml = world_of(file).to_toml()
     if as_json:
         import tomllib
 
@@ -525,7 +530,7 @@ def world_check(file: Annotated[Path, typer.Argument(help="TOML file.")], as_jso
     """Read a world, and list in what it differs from the published one."""
     from stocktake_jax.evaluation.benchmark import parameter_values
 
-    mine, published = (parameter_values(_world(f).to_toml()) for f in (file, None))
+    mine, published = (parameter_values(world_of(f).to_toml()) for f in (file, None))
     changed = {
         name: {"value": value, "published": old}
         for (name, value), (_, old) in zip(mine, published, strict=True)
@@ -535,10 +540,10 @@ def world_check(file: Annotated[Path, typer.Argument(help="TOML file.")], as_jso
         print(json.dumps({"file": str(file), "changed": changed}))
         return
     if changed:
-        table = _table("parameter", "value", "published")
+        table = new_table("parameter", "value", "published")
         for name, pair in changed.items():
             table.add_row(name, str(pair["value"]), str(pair["published"]))
-        _console().print(table)
+        new_console().print(table)
     print(f"{file}: fine, with {len(changed)} of {len(mine)} parameters changed")
 
 
@@ -549,8 +554,8 @@ def classify(seeds: SeedArguments, true_world: TrueFile = None, as_json: Json = 
 
     from stocktake_jax.evaluation.catalog import classify_seed
 
-    world = _world(true_world)
-    table = _table("seed", "profile", "factors at once", "longest port block", "demand stress weeks")
+    world = world_of(true_world)
+    table = new_table("seed", "profile", "factors at once", "longest port block", "demand stress weeks")
     for seed in _seed_arguments(seeds):
         profile = {"seed": seed} | dataclasses.asdict(classify_seed(seed, world))
         if as_json:
@@ -558,16 +563,10 @@ def classify(seeds: SeedArguments, true_world: TrueFile = None, as_json: Json = 
         else:
             table.add_row(*(str(value) for value in profile.values()))
     if not as_json:
-        _console().print(table)
+        new_console().print(table)
 
 
 # ---- what commands share --------------------------------------------------------------------------------------------
-
-
-def _seeds(text: str | None) -> tuple[int, ...]:
-    from stocktake_jax.evaluation.catalog import parse_seeds, published_seeds
-
-    return published_seeds() if text is None else parse_seeds(text)
 
 
 def _seed_arguments(arguments: Sequence[str]) -> tuple[int, ...]:
@@ -576,25 +575,8 @@ def _seed_arguments(arguments: Sequence[str]) -> tuple[int, ...]:
     return parse_seeds(",".join(arguments))
 
 
-def _world(path: Path | None) -> World:
-    from stocktake_jax.models import World
-
-    return World.paper() if path is None else World.load(path)
-
-
 def _is_paper(world: World) -> bool:
-    return world.to_toml() == _world(None).to_toml()
-
-
-def _one_of(flag: str, value: str, *allowed: str) -> Any:
-    if value not in allowed:
-        raise InputError(f"{flag} must be {' or '.join(allowed)}, not {value!r}")
-    return value
-
-
-def _whole(flag: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise InputError(f"{flag} must be a whole number in [{low}, {high}], not {value}")
+    return world.to_toml() == world_of(None).to_toml()
 
 
 def _keep_compiled(folder: Path | None) -> None:
@@ -607,63 +589,8 @@ def _keep_compiled(folder: Path | None) -> None:
         raise InputError(f"--compile-cache {folder} cannot be made ({error.strerror})") from None
     if not os.access(folder, os.W_OK):
         raise InputError(f"--compile-cache {folder} cannot be written to")
-    _configure("jax_compilation_cache_dir", str(folder))
-    _configure("jax_persistent_cache_min_compile_time_secs", 0.1)
-
-
-def _configure(name: str, value: Any) -> None:
-    import jax
-
-    jax.config.update(name, value)
-
-
-def _devices(count: int | None) -> list[jax.Device]:
-    """This process's devices to work on."""
-    _cpu_devices(count)
-    import jax
-
-    found = jax.local_devices()
-    if count is not None and count > len(found):
-        raise InputError(f"--devices {count} is more than there are: {len(found)} of kind {found[0].platform}")
-    return found[:count]
-
-
-def _cpu_devices(count: int | None) -> None:
-    """On a CPU-only machine JAX makes one device per core, if it is told so before it starts."""
-    if count is not None:
-        _whole("--devices", count, 1, 4096)
-    forced = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-    # RuntimeError: JAX runs already (the caller is no fresh process), so there is what there is.
-    with contextlib.suppress(RuntimeError):
-        if not forced:
-            _configure("jax_num_cpu_devices", count or _cores())
-
-
-def _cores() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    # Not a terminal: a table that was cut to 80 columns for nobody's eyes would lose its numbers.
-    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 150
-    return Console(file=sys.stdout, width=wide, highlight=False, soft_wrap=False)
-
-
-def _table(*columns: str, title: str | None = None) -> Any:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=number == 0)
-    return table
-
-
-def _number(value: float | None, decimals: int) -> str:
-    return "-" if value is None or value != value else f"{value:.{decimals}f}"
+    configure("jax_compilation_cache_dir", str(folder))
+    configure("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 if __name__ == "__main__":

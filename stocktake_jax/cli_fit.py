@@ -7,13 +7,26 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from stocktake_jax.cli_shared import (
+    ALL,
+    Factors,
+    Json,
+    TrueFile,
+    factors_of,
+    new_console,
+    new_table,
+    number,
+    one_of,
+    resumable,
+    without,
+    world_of,
+)
 from stocktake_jax.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,15 +35,11 @@ if TYPE_CHECKING:
     from stocktake_jax.inference.series import Series
     from stocktake_jax.models import World
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to standard output.")]
-Factors = Annotated[str, typer.Option("--factors", help="Factors, such as port,quality; all six by default.")]
 LearnWhat = Annotated[
     str,
     typer.Option("--learn", help="transitions, emissions or all; or parameters, such as port.wait_sd,quality.repair."),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Of the randomness of the fit; not of the tapes.")]
-TrueFile = Annotated[Path | None, typer.Option("--true-world", help="TOML file: the world of the tapes.")]
-ALL = "all"
 
 
 def fit(
@@ -48,8 +57,12 @@ def fit(
         ),
     ] = None,
     column_map: Annotated[Path | None, typer.Option("--map", help="TOML file with such a column map.")] = None,
-    policy: Annotated[str, typer.Option("--policy", help="What was bought on the tapes: idle or spot20.")] = "idle",
-    first_seed: Annotated[int, typer.Option("--first-seed", help="Seed of the first training tape.")] = 5000,
+    policy: Annotated[
+        str | None, typer.Option("--policy", help="What was bought on the tapes: idle (default) or spot20.")
+    ] = None,
+    first_seed: Annotated[
+        int | None, typer.Option("--first-seed", help="Seed of the first training tape (5000).")
+    ] = None,
     method: Annotated[str, typer.Option("--method", help="nuts, svi, map or em.")] = "map",
     learn: LearnWhat = ALL,
     likelihood: Annotated[str, typer.Option("--likelihood", help="Law of the readings: exact or paper.")] = "exact",
@@ -83,17 +96,17 @@ def fit(
     from stocktake_jax.inference.learning import Settings, fit_world, has_arviz
     from stocktake_jax.inference.series import Buying, training_series
 
-    base, truth = _world(world), _world(true_world)
-    kind = _one_of("--likelihood", likelihood, ("exact", "paper"))
-    if source is not None and tapes is not None:
-        raise InputError("give --tapes or --from, not both")
+    base, truth = world_of(world), world_of(true_world)
+    kind = one_of("--likelihood", likelihood, "exact", "paper")
+    if source is not None:
+        without("--from", tapes=tapes, policy=policy, first_seed=first_seed)
     if source is None and (column or column_map is not None):
         raise InputError("a column map goes with --from FILE")
     settings = Settings(
-        method=_one_of("--method", method, get_args(Method)),
+        method=one_of("--method", method, *get_args(Method)),
         learn=_learn(learn),
         likelihood=kind,
-        initial=_one_of("--initial", initial or ("baseline" if source is None else "uniform"), ("baseline", "uniform")),
+        initial=one_of("--initial", initial or ("baseline" if source is None else "uniform"), "baseline", "uniform"),
         seed=seed,
         restarts=restarts,
         chains=chains,
@@ -105,27 +118,23 @@ def fit(
     settings.check()
     laws = _priors(prior or [], base)
     if source is None:
-        buying = _one_of("--policy", policy, get_args(Buying))
-        series = training_series(truth, 200 if tapes is None else tapes, buying, first_seed)
+        buying = one_of("--policy", policy or "idle", *get_args(Buying))
+        first = 5000 if first_seed is None else first_seed
+        series = training_series(truth, 200 if tapes is None else tapes, buying, first)
     else:
         series = _from_file(source, column or [], column_map, base, likelihood=kind)
     known = truth if source is None else (None if true_world is None else truth)
-    try:
-        with _steps(_factors(factors)) as tell:
-            result = fit_world(
-                base,
-                series,
-                settings,
-                factors=_factors(factors),
-                priors=laws,
-                out=out,
-                workers=workers,
-                tell=tell,
-            )
-    except KeyboardInterrupt:
-        if out is not None:
-            print(f"finished factors are in {out}; the same command goes on from there", file=_stderr())
-        raise
+    with resumable(out, "finished factors"), _steps(factors_of(factors)) as tell:
+        result = fit_world(
+            base,
+            series,
+            settings,
+            factors=factors_of(factors),
+            priors=laws,
+            out=out,
+            workers=workers,
+            tell=tell,
+        )
     files = () if out is None else result.save(out, known)
     if files and result.draws() and not has_arviz():
         print("stocktake: no posterior.nc without ArviZ: pip install 'stocktake-jax[fit]'", file=_stderr())
@@ -161,10 +170,10 @@ def coverage(
     from stocktake_jax.inference.learning import no_nan
     from stocktake_jax.inference.series import Buying
 
-    buying = _one_of("--policy", policy, get_args(Buying))
+    buying = one_of("--policy", policy, *get_args(Buying))
     plan = Plan(repeats, tapes, _learn(learn), buying, restarts, seed=seed)
-    with _bar("fits", repeats) as update:
-        found = run_coverage(_world(true_world), plan, factors=_factors(factors), out=out, on_repeat=update)
+    with resumable(out, "finished fits"), _bar("fits", repeats) as update:
+        found = run_coverage(world_of(true_world), plan, factors=factors_of(factors), out=out, on_repeat=update)
     if out is not None:
         found.save(out)
         _save_figure(found, out / "coverage")
@@ -175,29 +184,6 @@ def coverage(
 
 
 # ---- arguments ------------------------------------------------------------------------------------------------------
-
-
-def _world(path: Path | None) -> World:
-    from stocktake_jax.models import World
-
-    return World.paper() if path is None else World.load(path)
-
-
-def _one_of(flag: str, value: str, allowed: Sequence[str]) -> Any:
-    if value not in allowed:
-        raise InputError(f"{flag} must be one of {', '.join(allowed)}, not {value!r}")
-    return value
-
-
-def _factors(text: str) -> tuple[str, ...]:
-    from stocktake_jax.models import FACTORS
-
-    if text == ALL:
-        return FACTORS
-    names = tuple(name.strip() for name in text.split(","))
-    for name in names:
-        _one_of("--factors", name, FACTORS)
-    return tuple(n for n in FACTORS if n in names)
 
 
 def _learn(text: str) -> Any:
@@ -286,43 +272,21 @@ def _steps(factors: Sequence[str]) -> Iterator[Callable[[str, str], None]]:
 # ---- tables and files -----------------------------------------------------------------------------------------------
 
 
-def _no_nan(document: Any) -> Any:
-    from stocktake_jax.inference.learning import no_nan
-
-    return no_nan(document)
-
-
-def _console() -> Any:
-    from stocktake_jax.cli import _console
-
-    return _console()
-
-
-def _table(*columns: str, title: str) -> Any:
-    from stocktake_jax.cli import _table
-
-    return _table(*columns, title=title)
-
-
-def _number(x: float | None, decimals: int = 4) -> str:
-    return "-" if x is None or not math.isfinite(x) else f"{x:.{decimals}f}"
-
-
 def _print_fit(result: WorldFit, series: Series, truth: World | None, files: Sequence[Path]) -> None:
     from stocktake_jax.inference.fit import PER_NUMBER
 
-    console = _console()
+    console = new_console()
     method = result.settings.method
     title = f"Learned from {series.count} series ({result.source}) by {method}; intervals hold 90 % of the posterior"
     recovery = ("truth", "z") if truth is not None else ()
     quality = ("R-hat", "ESS") if method == "nuts" else ()
-    table = _table("parameter", "estimate", "low", "high", *recovery, *quality, title=title)
+    table = new_table("parameter", "estimate", "low", "high", *recovery, *quality, title=title)
     for row in result.rows(truth):
-        cells = [_number(row[k]) for k in ("estimate", "low", "high")]
+        cells = [number(row[k], 4) for k in ("estimate", "low", "high")]
         if truth is not None:
-            cells += [_number(row["truth"]), _number(row["z"], 2)]
+            cells += [number(row["truth"], 4), number(row["z"], 2)]
         if quality:
-            cells += [_number(row["r_hat"], 3), _number(row["ess"], 0)]
+            cells += [number(row["r_hat"], 3), number(row["ess"], 0)]
         table.add_row(row["name"], *cells)
     console.print(table)
     if truth is not None and method != "em":
@@ -350,25 +314,18 @@ def _print_fit(result: WorldFit, series: Series, truth: World | None, files: Seq
 
 def _print_coverage(found: Coverage) -> None:
     title = f"{len(found.estimate)} fits of {found.plan.tapes} series each; coverage of the 90 % intervals"
-    table = _table("parameter", "truth", "mean estimate", "mean s.e.", "coverage", "", title=title)
+    table = new_table("parameter", "truth", "mean estimate", "mean s.e.", "coverage", "", title=title)
     for row in found.rows():
-        cells = [_number(row[k]) for k in ("truth", "mean_estimate", "mean_standard_error")]
+        cells = [number(row[k], 4) for k in ("truth", "mean_estimate", "mean_standard_error")]
         mark = "" if row["identifiable"] else "hardly identified"
-        table.add_row(row["name"], *cells, _number(row["coverage"], 2), mark)
-    console, pooled = _console(), found.pooled()
+        table.add_row(row["name"], *cells, number(row["coverage"], 2), mark)
+    console, pooled = new_console(), found.pooled()
     console.print(table)
     if pooled["parameters"]:
         console.print(
             f"{pooled['parameters']} identifiable transition parameters together: {pooled['coverage']:.3f}; "
             f"least {pooled['least']:.2f}, of {pooled['least_name']}."
         )
-
-
-def _folder(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {out} cannot be made: {error.strerror}") from None
 
 
 def _save_figure(found: Coverage, path: Path) -> None:

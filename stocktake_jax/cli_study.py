@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stocktake_jax.cli_shared import (
+    ALL,
+    Factors,
+    Json,
+    SeedList,
+    TrueFile,
+    devices_of,
+    factors_of,
+    new_console,
+    new_table,
+    number,
+    one_of,
+    resumable,
+    seeds_of,
+    whole,
+    without,
+    world_of,
+)
 from stocktake_jax.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,15 +40,12 @@ if TYPE_CHECKING:
     from stocktake_jax.inference.sbc import Ranks
     from stocktake_jax.models import World
 
-SeedList = Annotated[str | None, typer.Option("--seeds", help="Seeds such as 1,5-9; the published fifty by default.")]
 Replications = Annotated[int, typer.Option("--replications", help="Runs per seed and model.")]
 Futures = Annotated[int | None, typer.Option("--futures", help="Futures per decision; 190 + r in run r by default.")]
-TrueFile = Annotated[Path | None, typer.Option("--true-world", help="TOML file: the world of tapes and books.")]
 Devices = Annotated[
     int | None, typer.Option("--devices", help="Devices that share the work; all (on CPU: all cores) by default.")
 ]
 Figures = Annotated[bool, typer.Option("--figures", help="Draw figures (PNG and SVG) into the folder of --out.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to standard output.")]
 
 
 def mount(app: typer.Typer) -> None:
@@ -74,25 +88,22 @@ def misspecify(
     as_json: Json = False,
 ) -> None:
     """The oracle under wrong models, all as one batch: cost on the true world, paired with the true model's."""
-    from stocktake_jax.cli import _devices, _seeds, _world
     from stocktake_jax.evaluation.studies import presets, run_study
 
     _figures_need(out, figures)
-    chosen = _devices(devices)
-    world = _world(true_world)
+    chosen = devices_of(devices)
+    world = world_of(true_world)
     variants: list[Variant] = []
     for name in preset.split(",") if preset else []:
         variants += presets(world, name.strip())
     variants += _changes(world, change or [], grid, values)
     if not variants:
         raise InputError("say what is believed wrongly: NAME=FACTOR,.. arguments, or --preset tornado")
-    if figures and all(math.isnan(v.factor) for v in variants):
-        raise InputError("--figures draws a tornado chart of factors on parameters, and there are none; leave it out")
-    with _resumable(out, "finished models"), _bar("models") as update:
+    with resumable(out, "finished models"), _bar("models") as update:
         study = run_study(
             variants,
             true_world=world,
-            seeds=_seeds(seeds),
+            seeds=seeds_of(seeds),
             replications=replications,
             futures=futures,
             devices=chosen,
@@ -103,7 +114,10 @@ def misspecify(
     if out is not None:
         study.save(out)
         if figures:
-            _draw(out, {"tornado": document})
+            from stocktake_jax import plots
+
+            for name, axes in plots.misspecified(document).items():
+                plots.save(axes, out / name)
     if as_json:
         print(json.dumps(document, allow_nan=False))
     else:
@@ -132,17 +146,17 @@ def _change(argument: str) -> tuple[str, list[float]]:
 
 
 def _print_study(study: Study) -> None:
-    table = _table(
+    table = new_table(
         "model believed in", "cost", "s.e.", "more than true", "s.e.", "95 % over seeds", "p", "worst seed", "changed"
     )
     truth, *others = study.outcomes
     for o in (truth, *sorted(others, key=lambda o: -o.difference)):
         paired = ("-",) * 5 if o is truth else (
-            _number(o.difference, 1), _number(o.difference_se, 1), f"{_number(o.low, 0)} to {_number(o.high, 0)}",
-            _number(o.p_value, 3), f"{o.worst_seed} ({o.worst:+.1%})",
+            number(o.difference, 1), number(o.difference_se, 1), f"{number(o.low, 0)} to {number(o.high, 0)}",
+            number(o.p_value, 3), f"{o.worst_seed} ({o.worst:+.1%})",
         )  # fmt: skip
-        table.add_row(o.label, _number(o.cost, 1), _number(o.cost_se, 1), *paired, f"{o.changed:.1%}")
-    console = _console()
+        table.add_row(o.label, number(o.cost, 1), number(o.cost_se, 1), *paired, f"{o.changed:.1%}")
+    console = new_console()
     console.print(table)
     console.print(
         f"{len(study.seeds)} seeds x {study.replications} runs of {len(study.outcomes)} models, common random numbers. "
@@ -161,9 +175,11 @@ def learned(
     fits: Annotated[
         list[Path] | None, typer.Option("--fits", help="A folder that `stocktake fit --out` wrote. Repeatable.")
     ] = None,
-    method: Annotated[str, typer.Option("--method", help="map, nuts, svi or em.")] = "map",
-    learn: Annotated[str, typer.Option("--learn", help="transitions, emissions or all.")] = "all",
-    policy: Annotated[str, typer.Option("--policy", help="What was bought on the tapes: idle or spot20.")] = "idle",
+    method: Annotated[str | None, typer.Option("--method", help="map (default), nuts, svi or em.")] = None,
+    learn: Annotated[str | None, typer.Option("--learn", help="transitions, emissions or all (default).")] = None,
+    policy: Annotated[
+        str | None, typer.Option("--policy", help="What was bought on the tapes: idle (default) or spot20.")
+    ] = None,
     draws: Annotated[
         int, typer.Option("--draws", help="Posterior draws of the averaged oracle; 0: the plug-in oracle alone.")
     ] = 32,
@@ -185,22 +201,21 @@ def learned(
     as_json: Json = False,
 ) -> None:
     """The oracle on learned worlds, plug-in and averaged over the posterior, paired with the true model's."""
-    from stocktake_jax.cli import _devices, _seeds, _world
     from stocktake_jax.evaluation.learned import LearnedWorld, learn_worlds, run_learned
     from stocktake_jax.inference.learning import Settings
 
     _figures_need(out, figures)
-    if fits and tapes is not None:
-        raise InputError("give --tapes or --fits, not both")
+    if fits:
+        without("--fits", tapes=tapes, method=method, learn=learn, policy=policy, world=world)
     counts = [] if fits else _counts("200" if tapes is None else tapes)
     settings = Settings(
-        method=_one_of("--method", method, ("map", "nuts", "svi", "em")),
-        learn=_one_of("--learn", learn, ("transitions", "emissions", "all")),
+        method=one_of("--method", method or "map", "map", "nuts", "svi", "em"),
+        learn=one_of("--learn", learn or "all", "transitions", "emissions", "all"),
     )
     settings.check()
-    buying = _one_of("--policy", policy, ("idle", "spot20"))
-    chosen, truth = _devices(devices), _world(true_world)
-    with _resumable(out, "finished fits and models"):
+    buying = one_of("--policy", policy or "idle", "idle", "spot20")
+    chosen, truth = devices_of(devices), world_of(true_world)
+    with resumable(out, "finished fits and models"):
         if fits:
             worlds = [LearnedWorld.load(folder) for folder in fits]
         else:
@@ -209,7 +224,7 @@ def learned(
                     counts,
                     settings,
                     buying=buying,
-                    base=_world(world),
+                    base=world_of(world),
                     true_world=truth,
                     out=out,
                     workers=workers,
@@ -221,7 +236,7 @@ def learned(
                 draws=draws,
                 fresh=fresh,
                 true_world=truth,
-                seeds=_seeds(seeds),
+                seeds=seeds_of(seeds),
                 replications=replications,
                 futures=futures,
                 devices=chosen,
@@ -258,7 +273,7 @@ def _complain_of_fits(worlds: Sequence[LearnedWorld]) -> None:
 
 
 def _print_learned(result: LearnedStudy) -> None:
-    table = _table(
+    table = new_table(
         "learned", "cost", "more than true", "95 % over seeds", "p", "worst seed", "error of moves", "of readings",
         "log score",
     )  # fmt: skip
@@ -266,16 +281,16 @@ def _print_learned(result: LearnedStudy) -> None:
         error = row["parameter_error"]
         table.add_row(
             row["label"],
-            _number(row["cost"], 1),
-            f"{_number(row['difference'], 1)} ± {_number(row['difference_se'], 1)}",
-            f"{_number(row['low'], 0)} to {_number(row['high'], 0)}",
-            _number(row["p_value"], 3),
+            number(row["cost"], 1),
+            f"{number(row['difference'], 1)} ± {number(row['difference_se'], 1)}",
+            f"{number(row['low'], 0)} to {number(row['high'], 0)}",
+            number(row["p_value"], 3),
             f"{row['worst_seed']} ({row['worst']:+.1%} ± {row['worst_se']:.1%})",
-            _number(error["transitions"], 4),
-            _number(error["emissions"], 4),
-            _number(sum(row["fresh_log_score"].values()), 4),
+            number(error["transitions"], 4),
+            number(error["emissions"], 4),
+            number(sum(row["fresh_log_score"].values()), 4),
         )
-    console = _console()
+    console = new_console()
     console.print(table)
     truth = result.study.outcomes[0]
     console.print(
@@ -293,11 +308,16 @@ def calibration(
     tapes: Annotated[int, typer.Option("--tapes", help="Fresh tapes.")] = 10_000,
     world: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--world", help="TOML file: a world that filters believe in. Repeatable; the true one by default."
-        ),
+        typer.Option("--world", help="TOML file: a world that filters believe in, beside the true one. Repeatable."),
     ] = None,
     true_world: TrueFile = None,
+    fits: Annotated[
+        list[Path] | None,
+        typer.Option("--fits", help="A folder that `stocktake fit --out` wrote: plug-in and averaged. Repeatable."),
+    ] = None,
+    draws: Annotated[
+        int, typer.Option("--draws", help="Posterior draws of an averaged filter; 0: the plug-in filter alone.")
+    ] = 32,
     likelihood: Annotated[str, typer.Option("--likelihood", help="paper, exact, or paper,exact.")] = "paper,exact",
     initial: Annotated[
         str, typer.Option("--initial", help="Where the filters start: uniform or baseline.")
@@ -315,26 +335,23 @@ def calibration(
     """Reliability, calibration error, log and Brier score of the filters on fresh tapes, by factor and regime."""
     import jax
 
-    from stocktake_jax.cli import _whole, _world
     from stocktake_jax.evaluation.studies import save_tables
     from stocktake_jax.inference.calibration import calibrate, document_of
 
     _figures_need(out, figures)
-    _whole("--seed", seed, 0, 2**32 - 1)
-    truth = _world(true_world)
-    models = {f"{p.parent.name}/{p.stem}" if p.stem == "world" else p.stem: _world(p) for p in world or []}
-    if len(models) < len(world or []):
-        raise InputError("two --world files have the same name; rename one")
-    kinds = tuple(_one_of("--likelihood", k.strip(), ("paper", "exact")) for k in likelihood.split(","))
+    whole("--seed", seed, 0, 2**32 - 1)
+    truth = world_of(true_world)
+    models = _believed(truth, world or [], fits or [], draws)
+    kinds = tuple(one_of("--likelihood", k.strip(), "paper", "exact") for k in likelihood.split(","))
     with _bar("tapes") as update:
         found = calibrate(
-            models or {"true": truth},
+            models,
             tapes,
             key=jax.random.key(seed),
             true_world=truth,
             likelihoods=kinds,
-            initial=_one_of("--initial", initial, ("uniform", "baseline")),
-            sourced=_one_of("--policy", policy, ("idle", "spot20")) == "spot20",
+            initial=one_of("--initial", initial, "uniform", "baseline"),
+            sourced=one_of("--policy", policy, "idle", "spot20") == "spot20",
             bins=bins,
             chunk=chunk,
             on_chunk=lambda done: update(done, tapes),
@@ -351,21 +368,46 @@ def calibration(
         _print_calibration(document)
 
 
+def _believed(
+    truth: World, files: Sequence[Path], fits: Sequence[Path], draws: int
+) -> dict[str, World | Sequence[World]]:
+    """The models whose filters are compared, by their names in the tables; the true one is the first."""
+    import jax
+
+    from stocktake_jax.evaluation.learned import LearnedWorld
+    from stocktake_jax.inference.learning import posterior_worlds
+    from stocktake_jax.policies.posterior import worlds_of
+
+    if draws < 0:
+        raise InputError(f"--draws must be at least 0, not {draws}")
+    found: list[tuple[str, World | Sequence[World]]] = [("true", truth)]
+    found += [(f"{p.parent.name}/{p.stem}" if p.stem == "world" else p.stem, world_of(p)) for p in files]
+    for learned in map(LearnedWorld.load, fits):
+        found.append((f"{learned.label}, plug-in", learned.world))
+        if draws and learned.draws:
+            drawn = posterior_worlds(learned.world, learned.draws, draws, key=jax.random.key(0))
+            found.append((f"{learned.label}, averaged", worlds_of(drawn)))
+    models = dict(found)
+    if len(models) < len(found):
+        raise InputError("two models have the same name; rename a file or a folder (`true` is the true world)")
+    return models
+
+
 def _print_calibration(document: Mapping[str, Any]) -> None:
     title = f"Filters on {document['tapes']} fresh tapes: log score in nats a week, Brier score, calibration error"
     columns = ("model", "likelihood", "factor", "log score", "s.e.", "Brier", "s.e.", "ECE", "impossible")
-    table = _table(*columns, title=title)
+    table = new_table(*columns, title=title)
     for row in document["scores"]:
-        scores = [_number(row[k], 5) for k in ("log_score", "log_score_se", "brier", "brier_se", "ece")]
+        scores = [number(row[k], 5) for k in ("log_score", "log_score_se", "brier", "brier_se", "ece")]
         table.add_row(row["model"], row["likelihood"], row["factor"], *scores, str(row["impossible"]))
-    _console().print(table)
+    new_console().print(table)
 
 
 # ---- simulation-based calibration -----------------------------------------------------------------------------------
 
 
 def sbc(
-    factors: Annotated[str, typer.Option("--factors", help="Factors, such as port,quality; all six by default.")] = "",
+    factors: Factors = ALL,
     replicates: Annotated[int, typer.Option("--replicates", help="Simulated data sets per factor.")] = 100,
     series: Annotated[int, typer.Option("--series", help="Series per data set.")] = 20,
     weeks: Annotated[int, typer.Option("--weeks", help="Weeks per series.")] = 27,
@@ -392,25 +434,24 @@ def sbc(
 
     import jax
 
-    from stocktake_jax.cli import _whole, _world
     from stocktake_jax.evaluation.studies import save_tables
-    from stocktake_jax.inference.priors import of_factor
+    from stocktake_jax.inference.priors import of_factor, require_known
     from stocktake_jax.inference.sbc import document_of, rank_rows, simulation_based_calibration
     from stocktake_jax.models import FACTORS
 
     _figures_need(out, figures)
-    _whole("--seed", seed, 0, 2**32 - 1)
+    whole("--seed", seed, 0, 2**32 - 1)
     if not 0 < level < 1:
         raise InputError(f"--level must lie between 0 and 1, not {level}")
-    base = _world(world)
-    names = [_one_of("--factors", n.strip(), FACTORS) for n in factors.split(",")] if factors else list(FACTORS)
+    base = world_of(world)
     wanted: Any = learn if learn in ("transitions", "emissions", "all") else tuple(n.strip() for n in learn.split(","))
-    jobs = {n: of_factor(base.factors[n], wanted) for n in FACTORS if n in names}
+    require_known(base.factors, wanted)
+    jobs = {n: of_factor(base.factors[n], wanted) for n in factors_of(factors)}
     jobs = {n: what for n, what in jobs.items() if what}
     if not jobs:
         raise InputError("no factor has a parameter that was asked for")
     found: list[Ranks] = []
-    with _resumable(out, "finished data sets"), _bar("data sets") as update:
+    with resumable(out, "finished data sets"), _bar("data sets") as update:
         for n, what in jobs.items():
 
             def report(done: int, before: int = len(found)) -> None:
@@ -423,8 +464,8 @@ def sbc(
                 series=series,
                 weeks=weeks,
                 learn=what,
-                likelihood=_one_of("--likelihood", likelihood, ("exact", "paper")),
-                sourced=_one_of("--policy", policy, ("idle", "spot20")) == "spot20",
+                likelihood=one_of("--likelihood", likelihood, "exact", "paper"),
+                sourced=one_of("--policy", policy, "idle", "spot20") == "spot20",
                 warmup=warmup,
                 draws=draws,
                 thin=thin,
@@ -436,7 +477,7 @@ def sbc(
     if out is not None:
         save_tables(out, {"ranks.csv": list(rank_rows(found))}, {"sbc.json": document})
         if figures:
-            _draw(out, {"ranks": document})
+            _draw(out, {"rank_histograms": document})
     if as_json:
         print(json.dumps(document, allow_nan=False))
     else:
@@ -449,15 +490,15 @@ def sbc(
 
 
 def _print_ranks(found: Sequence[Ranks], level: float) -> None:
-    console = _console()
+    console = new_console()
     for r in found:
         title = (
             f"{r.factor}: ranks among {r.draws} draws, {len(r.ranks)} data sets, {int(r.divergences.sum())} divergences"
         )
-        table = _table("quantity", "histogram", "p", "", title=title)
+        table = new_table("quantity", "histogram", "p", "", title=title)
         for name, counts, p in zip(r.quantities, r.histogram(), r.p_values(), strict=True):
             mark = "NOT UNIFORM" if name in r.failures(level) else ""
-            table.add_row(name, " ".join(f"{c:3d}" for c in counts), _number(float(p), 3), mark)
+            table.add_row(name, " ".join(f"{c:3d}" for c in counts), number(float(p), 3), mark)
         console.print(table)
 
 
@@ -476,23 +517,15 @@ def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
-@contextlib.contextmanager
-def _resumable(out: Path | None, what: str) -> Iterator[None]:
-    """Say at an interruption what is kept."""
-    from stocktake_jax.cli import _InterruptedError
-
-    try:
-        yield
-    except KeyboardInterrupt:
-        kept = "nothing is kept; with --out DIR an interrupted study can go on"
-        if out is not None:
-            kept = f"{what} are in {out}; run the same command again to go on"
-        raise _InterruptedError(f"interrupted; {kept}") from None
-
-
 def _figures_need(out: Path | None, figures: bool) -> None:
-    if figures and out is None:
+    """Refuse what could not be drawn, before anything is computed."""
+    if not figures:
+        return
+    if out is None:
         raise InputError("--figures draws into a folder: give --out DIR")
+    from stocktake_jax.plots.style import in_style
+
+    in_style()
 
 
 def _draw(out: Path, documents: Mapping[str, Mapping[str, Any]]) -> None:
@@ -501,27 +534,3 @@ def _draw(out: Path, documents: Mapping[str, Mapping[str, Any]]) -> None:
 
     for name, document in documents.items():
         plots.save(getattr(plots, name)(document), out / name)
-
-
-def _console() -> Any:
-    from stocktake_jax.cli import _console
-
-    return _console()
-
-
-def _table(*columns: str, title: str | None = None) -> Any:
-    from stocktake_jax.cli import _table
-
-    return _table(*columns, title=title)
-
-
-def _number(x: float | None, decimals: int) -> str:
-    from stocktake_jax.cli import _number
-
-    return _number(x, decimals)
-
-
-def _one_of(flag: str, value: str, allowed: Sequence[str]) -> Any:
-    if value not in allowed:
-        raise InputError(f"{flag} must be one of {', '.join(allowed)}, not {value!r}")
-    return value

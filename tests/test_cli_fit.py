@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 
 import numpy as np
@@ -11,6 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from stocktake_jax import cli_fit
+from stocktake_jax.cli_shared import Interrupted
 from stocktake_jax.errors import InputError
 from stocktake_jax.models import World
 
@@ -77,17 +79,27 @@ def test_own_readings_are_fitted_and_what_was_not_used_is_said(run, tmp_path):
     assert "truth" not in document["parameters"][0]
 
 
+FEW = ("--repeats", "1", "--tapes", "2", "--restarts", "1")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("fit", "--method", "gibbs"), "--method must be one of map, nuts, svi, em"),
-        (("fit", "--factors", "harbour"), "--factors must be one of canal"),
+        (("fit", "--method", "gibbs"), "--method must be map, nuts, svi or em"),
+        (("fit", "--factors", "harbour"), "--factors must be canal"),
         (("fit", "--learn", "everything"), "--learn must be transitions"),
-        (("fit", "--tapes", "3", "--from", "x.csv"), "--tapes or --from, not both"),
+        (("fit", "--tapes", "3", "--from", "x.csv"), "--tapes does nothing beside --from"),
+        (("fit", "--from", "x.csv", "--first-seed", "5000"), "--first-seed does nothing beside --from"),
         (("fit", "--column", "a=b"), "goes with --from"),
         (("fit", "--prior", "port.wait_sd"), "--prior must look like port.congest_persist=Beta(8, 2)"),
         (("fit", "--prior", "port.wait=Beta(2, 2)"), "did you mean 'port.wait_"),
         (("coverage", "--repeats", "0"), "repeats must be at least 1"),
+        (("coverage", *FEW, "--seed", "-1"), "seed must be a whole number from 0"),
+        (
+            ("coverage", *FEW, "--learn", "port.wait_sd,harbour.wait_sd"),
+            "'harbour.wait_sd' is no parameter of a factor",
+        ),
+        (("coverage", *FEW, "--learn", "port.wait_sd", "--factors", "quality"), "none of quality has a parameter"),
         (("fit", "--from", "x.csv", "--column", "ab"), "--column must look like"),
     ],
 )
@@ -95,6 +107,18 @@ def test_bad_arguments_are_refused(run, arguments, message):
     result = run(*arguments)
     assert isinstance(result.exception, InputError)
     assert message in str(result.exception)
+
+
+@pytest.mark.parametrize(("command", "module", "function"), [("fit", "learning", "fit_world"), ("coverage",) * 3])
+def test_an_interruption_says_what_is_kept(run, monkeypatch, tmp_path, command, module, function):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib.import_module(f"stocktake_jax.inference.{module}"), function, interrupted)
+    for more, kept in (((), "nothing is kept; with --out DIR"), (("--out", tmp_path), "run the same command again")):
+        stopped = run(command, "--tapes", "1", *more)
+        assert isinstance(stopped.exception, Interrupted) and kept in str(stopped.exception)
+        assert stopped.stderr == ""
 
 
 def test_coverage_counts_intervals_and_goes_on_where_it_was(run, tmp_path):

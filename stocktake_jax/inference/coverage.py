@@ -19,7 +19,7 @@ from stocktake_jax import __version__
 from stocktake_jax.errors import InputError
 from stocktake_jax.inference.fit import LEVEL, FactorFit, Problem, fit_map
 from stocktake_jax.inference.learning import no_nan, table_text
-from stocktake_jax.inference.priors import Learn, Prior, of_factor, roles
+from stocktake_jax.inference.priors import Learn, Prior, ladders, of_factor, require_known, roles
 from stocktake_jax.inference.series import training_series
 from stocktake_jax.models import FACTORS, World
 
@@ -61,6 +61,8 @@ class Plan:
         for name in ("repeats", "tapes", "restarts"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"seed must be a whole number from 0 to 2^32 - 1, not {self.seed}")
 
 
 @dataclass(frozen=True)
@@ -202,9 +204,13 @@ def coverage(
         on_repeat: called with the number of repeats done.
 
     Raises:
-        InputError: for sizes below 1, or a folder of another study.
+        InputError: for sizes below 1, a name in `plan.learn` that there is not, nothing to learn of these factors, or a
+            folder of another study.
     """
     plan.check()
+    require_known(world.factors, plan.learn)
+    if not any(of_factor(world.factors[n], plan.learn) for n in factors):
+        raise InputError(f"none of {', '.join(factors)} has a parameter that was asked for")
     folder = None if out is None else _open(Path(out), world, plan, factors)
     problems: dict[str, Problem] = {}
     repeats: list[list[dict[str, Any]]] = []
@@ -243,7 +249,9 @@ def _about(world: World, plan: Plan, names: Sequence[str]) -> tuple[tuple[str, .
             continue
         channels = tuple(c.name for c in factor.shown_channels())
         moving += [name for name in roles(factor, channels).transitions if name in own]
-        spread |= dict(zip(own, Prior(factor, own).standard_deviations.tolist(), strict=True))
+        spread |= dict(
+            zip(own, Prior(factor, own, ladders(factor, channels)).standard_deviations.tolist(), strict=True)
+        )
     return tuple(moving), np.array([spread[name] for name in names])
 
 

@@ -24,7 +24,7 @@ from stocktake_jax import __version__
 from stocktake_jax.errors import InputError
 from stocktake_jax.inference.em import fit_em
 from stocktake_jax.inference.fit import PER_NUMBER, FactorFit, Method, Problem, fit_map, fit_nuts, fit_svi
-from stocktake_jax.inference.priors import Learn, entries, full_name, of_factor
+from stocktake_jax.inference.priors import Learn, entries, of_factor, require_known
 from stocktake_jax.inference.series import Series
 from stocktake_jax.models import FACTORS, Factor, Initial, Likelihood, World
 
@@ -158,8 +158,15 @@ class WorldFit:
 
         Returns:
             The files.
+
+        Raises:
+            InputError: if the folder cannot be used.
         """
         folder = Path(out)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot use the folder {out}: {error.strerror}") from None
         head = f"# Learned from {self.source} by {self.settings.method}"
         head += "" if self.converged else "; THE FIT DID NOT CONVERGE"
         files = {
@@ -217,7 +224,9 @@ def load_draws(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     try:
         with np.load(path) as file:
             return {name: np.asarray(file[name], np.float64) for name in file.files}
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise InputError(f"cannot read the posterior draws {path}: {error.strerror or error}") from None
+    except ValueError as error:
         raise InputError(f"cannot read the posterior draws {path}: {error}") from None
 
 
@@ -249,6 +258,16 @@ def posterior_worlds(base: World, draws: Mapping[str, np.ndarray], count: int, *
         leaf = getattr(stacked.factors[factor], entry.field)
         leaf[(slice(None), *(() if entry.position is None else (entry.position,)))] = flat[picks[factor]]
     return stacked
+
+
+def load_transitions(folder: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """factor -> free transition matrix that `em` learned, from the folder of a fit; empty for other methods.
+
+    Raises:
+        InputError: if a factor's file is damaged.
+    """
+    fits = {n: _load_fit(Path(folder) / "factors" / f"{n}.npz") for n in FACTORS}
+    return {n: fit.transition for n, fit in fits.items() if fit is not None and fit.transition is not None}
 
 
 # -- fitting
@@ -302,12 +321,14 @@ def fit_world(
             notes.append(f"{n}: no readings; it keeps the base world's values")
         elif learn:
             jobs[n] = learn
-    _require_known_names(base, settings.learn)
+    require_known(base.factors, settings.learn)
     if not jobs:
         raise InputError("nothing to fit: " + ("; ".join(notes) or "no factor has a parameter that was asked for"))
     for name in priors or {}:
         if name.partition(".")[0] not in jobs:
             raise InputError(f"there is a prior for {name}, whose factor is not fitted here")
+    if priors and settings.method == "em":
+        raise InputError("em is maximum likelihood on free rows and takes no priors; leave them out, or fit by map")
     folder = None if out is None else _open(Path(out), base, series, settings, priors)
     key = jax.random.key(settings.seed)
     fits: dict[str, FactorFit] = {}
@@ -353,14 +374,6 @@ def fit_world(
         world = dataclasses.replace(world, **{n: _learned(base.factors[n], fit)})
     world.check()
     return WorldFit(world, base, ordered, settings, series.source, tuple(notes), seconds)
-
-
-def _require_known_names(base: World, learn: Learn | Sequence[str]) -> None:
-    for name in [] if isinstance(learn, str) else learn:
-        factor, _, rest = name.partition(".")
-        if factor not in FACTORS or not rest:
-            raise InputError(f"{name!r} is no parameter of a factor; give dotted names such as port.congest_persist")
-        full_name(base.factors[factor], name)
 
 
 def _fit(

@@ -208,6 +208,19 @@ def of_factor(factor: Factor, learn: Learn | Sequence[str]) -> Learn | tuple[str
     return tuple(name for name in learn if name.startswith(f"{factor.name}."))
 
 
+def require_known(factors: Mapping[str, Factor], learn: Learn | Sequence[str]) -> None:
+    """Refuse a list of what to learn of a world with a name in it that none of the factors has.
+
+    Raises:
+        InputError: naming it.
+    """
+    for name in [] if isinstance(learn, str) else learn:
+        factor, _, rest = name.partition(".")
+        if factor not in factors or not rest:
+            raise InputError(f"{name!r} is no parameter of a factor; give dotted names such as port.congest_persist")
+        full_name(factors[factor], name)
+
+
 def full_name(factor: Factor, given: str) -> str:
     """The dotted name of an entry that may have been given without its factor.
 

@@ -26,6 +26,9 @@ Buying = Literal["idle", "spot20"]
 FIRST_SEED = 5000
 """Seed of the first published training tape."""
 
+LONGEST = 5000
+"""Weeks, nearly a century: a file's series that spans more has something else in its week column."""
+
 TEXTS = {"supplier.band": WORDS, "quality.aql_result": RESULTS}
 """Channels whose readings are words: a reading is the word or its index."""
 
@@ -144,7 +147,7 @@ def read_series(
 
     Raises:
         InputError: if the file cannot be read, a mapped column is not there, no column is a channel, a week is no whole
-            number or date, or comes twice.
+            number or date, comes twice, or is a century off.
     """
     world = world or World.paper()
     table = _table(Path(path))
@@ -158,7 +161,16 @@ def read_series(
     names = [str(x) for x in table[mapped["series"]]] if "series" in mapped else [""] * rows
     weeks = _weeks(path, table[mapped["week"]], names) if "week" in mapped else _consecutive(names)
     order = {name: i for i, name in enumerate(dict.fromkeys(names))}
-    first = {name: min(w for w, n in zip(weeks, names, strict=True) if n == name) for name in order}
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for name, week in zip(names, weeks, strict=True):
+        first[name] = min(week, first.get(name, week))
+        last[name] = max(week, last.get(name, week))
+    for name in order:
+        if last[name] - first[name] >= LONGEST:
+            raise InputError(
+                f"{path}: series {name or '1'} goes from week {first[name]} to week {last[name]}; is it the right column?"
+            )
     lengths = np.zeros(len(order), np.int64)
     place: dict[tuple[int, int], int] = {}
     for row, (name, week) in enumerate(zip(names, weeks, strict=True)):
@@ -169,6 +181,10 @@ def read_series(
             )
         place[at] = row
         lengths[at[0]] = max(lengths[at[0]], at[1] + 1)
+    present = np.bincount([i for i, _ in place], minlength=len(order))
+    for name, absent in zip(order, lengths - present, strict=True):
+        if absent:
+            report.add("weeks without a row, taken as weeks without readings", f"{absent} of series {name or '1'}")
     readings: dict[str, dict[str, np.ndarray]] = {}
     for key, channel in channels.items():
         if key not in mapped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 
@@ -12,7 +13,14 @@ import pytest
 
 from stocktake_jax.errors import InputError
 from stocktake_jax.inference import learning
-from stocktake_jax.inference.learning import Settings, WorldFit, fit_world, load_draws, posterior_worlds
+from stocktake_jax.inference.learning import (
+    Settings,
+    WorldFit,
+    fit_world,
+    load_draws,
+    load_transitions,
+    posterior_worlds,
+)
 from stocktake_jax.inference.series import Series, training_series
 from stocktake_jax.models import World
 
@@ -129,6 +137,21 @@ def test_priors_of_factors_that_are_not_fitted_are_refused(series):
         fit_world(World.paper(), series, SETTINGS, priors={"canal.watch_onset": dist.Beta(2.0, 2.0)})
 
 
+def test_em_takes_no_priors(series):
+    settings = Settings(method="em", learn="transitions")
+    with pytest.raises(InputError, match="takes no priors"):
+        fit_world(World.paper(), series, settings, factors=("port",), priors={"port.build_onset": dist.Beta(2.0, 2.0)})
+
+
+def test_it_can_be_saved_where_nothing_is_yet(fit, tmp_path):
+    result, _ = fit
+    result.save(tmp_path / "deep" / "down")
+    assert World.load(tmp_path / "deep" / "down" / "world.toml").to_toml() == result.world.to_toml()
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    with pytest.raises(InputError, match="cannot use the folder"):
+        result.save(tmp_path / "file" / "below")
+
+
 def test_contraction_is_the_share_of_prior_variance_that_went(fit):
     result, _ = fit
     for row in result.rows():
@@ -142,8 +165,10 @@ def test_posterior_worlds_take_whole_draws_of_each_factor(fit):
     assert worlds.port.build_onset.shape == (40,)
     np.testing.assert_array_equal(worlds.demand.mean_normal, np.full(40, 20.0))
     a, b = draws["port.build_onset"].ravel(), draws["port.congest_persist"].ravel()
-    for x, y in zip(worlds.port.build_onset, worlds.port.congest_persist, strict=True):
-        assert y == b[np.flatnonzero(a == x)[0]]
+    taken = [int(np.flatnonzero(a == x)[0]) for x in worlds.port.build_onset]
+    np.testing.assert_array_equal(worlds.port.congest_persist, b[taken])
+    # Another factor takes draws of its own.
+    assert not np.array_equal(worlds.quality.repair, draws["quality.repair"].ravel()[taken])
     with pytest.raises(InputError, match="no parameter of the world"):
         posterior_worlds(World.paper(), {"port.x": np.zeros((1, 2))}, 2, key=jax.random.key(0))
 
@@ -179,3 +204,14 @@ def test_settings_that_cannot_be_run_are_refused(series, settings, message):
 def test_unknown_factors_are_refused(series):
     with pytest.raises(InputError, match="unknown factor 'harbour'"):
         fit_world(World.paper(), series, factors=("harbour",))
+
+
+def test_free_matrices_are_read_back(fit, tmp_path):
+    result, _ = fit
+    (tmp_path / "factors").mkdir()
+    free = dataclasses.replace(result.fits["port"], transition=np.eye(3))
+    for name, one in {"port": free, "quality": result.fits["quality"]}.items():
+        learning._save_fit(tmp_path / "factors" / f"{name}.npz", one)
+    found = load_transitions(tmp_path)
+    assert list(found) == ["port"]
+    np.testing.assert_array_equal(found["port"], np.eye(3))

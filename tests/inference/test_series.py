@@ -33,8 +33,8 @@ def test_own_names_are_found_and_weeks_put_in_place(tmp_path):
 
 def test_a_column_map_several_series_gaps_and_words(tmp_path):
     text = (
-        "lane,when,days waited,inspection,card,remark\n"
-        "north,2024-01-01,1,Accept,ontime,fine\n"
+        "lane,when,days waited,inspection,card,berth_wait\n"
+        "north,2024-01-01,1,Accept,ontime,9\n"
         "north,2024-01-15,4,reject,slipping,\n"
         "south,2024-03-04,2,2,defunct,\n"
     )
@@ -49,7 +49,9 @@ def test_a_column_map_several_series_gaps_and_words(tmp_path):
     np.testing.assert_array_equal(series.readings["port"]["berth_wait"], [[1, nan, 4], [2, nan, nan]])
     np.testing.assert_array_equal(series.readings["quality"]["aql_result"], [[0, nan, 2], [2, nan, nan]])
     np.testing.assert_array_equal(series.readings["supplier"]["band"], [[0, nan, 1], [3, nan, nan]])
-    assert "columns that are no channel: 'remark'" in series.unusable
+    # What is mapped goes before a column that happens to have the channel's name.
+    assert "columns that are no channel: 'berth_wait'" in series.unusable
+    assert "weeks without a row, taken as weeks without readings: 1 of series north" in series.unusable
     assert any(
         line.startswith("factors without readings") and "canal, demand, freight" in line for line in series.unusable
     )
@@ -102,6 +104,7 @@ def test_without_weeks_rows_are_consecutive_in_each_series(tmp_path):
         ("week,pos_units\n0.5,20\n", {}, "row 1 has week '0.5'"),
         ("week,pos_units\nsoon,20\n", {}, "row 1 has week 'soon'"),
         ("week,pos_units\n2024-01-01,20\n2024-01-05,20\n", {}, "no whole number of weeks"),
+        ("week,pos_units\n1700000000,20\n1700604800,20\n", {}, "goes from week 1700000000 to week 1700604800"),
         ("week,pos_units\n0,20\n", {"port.berth_wait": "wait"}, "has no column 'wait'"),
         ("week,pos_units\n0,20\n", {"port.wait": "pos_units"}, "'port.wait', which is no channel"),
         ("week,pos_units\n0\n", {}, "row 1 has 1 cells, the header has 2"),
