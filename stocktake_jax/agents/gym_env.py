@@ -42,8 +42,9 @@ def make_vector_env(count: Whole, world: World | None = None, rules: Text = "pap
     """A Gymnasium vector environment of `count` episodes in lockstep, on the batched books in float64.
 
     Its episodes all end together; the step after that begins new ones (next-step autoreset), whatever the action.
-    `reset(seed=s)` gives environment i the tape of a single environment reset with seed s + i, and a list of seeds one
-    each; `reset(options={"tape_seeds": [...]})` plays published tapes, one for each.
+    `reset(seed=s)` gives environment i the tapes of a single environment reset with seed s + i, in this episode and in
+    those that follow; a list of seeds gives each its own. `reset(options={"tape_seeds": [...]})` plays published tapes,
+    one for each.
 
     Raises:
         InputError: if Gymnasium is not installed, for a count below 1 or unknown rules; in `reset` and `step`, for
@@ -129,23 +130,22 @@ def _classes() -> tuple[Any, Any]:
             self._step = jax.jit(jax.vmap(lambda state, action: env.step(jax.random.key(0), state, action)))
             self._reset_on = jax.jit(jax.vmap(env.reset_on))
             self._state: EnvState | None = None
+            self._generators: list[Any] = [None] * count  # of the tapes: one an environment, as single ones have
             self._over = False
 
         def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
             count = self.num_envs
             seed = int(seed) if isinstance(seed, np.integer) else seed
-            seeds = None if seed is None else [seed + i for i in range(count)] if isinstance(seed, int) else list(seed)
             super().reset(seed=seed if isinstance(seed, int) else None)
+            seeds = [seed + i for i in range(count)] if isinstance(seed, int) else seed or [None] * count
             tapes = _option(options, "tape_seeds")
-            if tapes is None and seeds is None:
-                tapes = self.np_random.integers(*SEEDS, size=count).tolist()
-            elif tapes is None:
-                tapes = [
-                    int((self.np_random if s is None else seeding.np_random(s)[0]).integers(*SEEDS))
-                    for s in seeds or []
-                ]
-            if np.shape(tapes) != (count,):
-                raise InputError(f"{count} environments need as many seeds, not an array of shape {np.shape(tapes)}")
+            if len(seeds) != count or (tapes is not None and np.shape(tapes) != (count,)):
+                raise InputError(f"{count} environments need as many seeds, not {shown(tapes or seeds)}")
+            for i, s in enumerate(seeds):
+                if s is not None or self._generators[i] is None:
+                    self._generators[i] = seeding.np_random(s)[0]
+            if tapes is None:
+                tapes = [int(g.integers(*SEEDS)) for g in self._generators]
             with jax.enable_x64(True):
                 tape = Tape.published_batch([int(t) for t in tapes], self.world)
                 observation, self._state = self._reset_on(tape)

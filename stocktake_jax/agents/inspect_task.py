@@ -189,7 +189,7 @@ def _build() -> Any:
         async def score(state: Any, target: Any) -> Any:
             ledger = record_of(state.store.get(STORE)) if state.store.get(STORE) else None
             return scorers.Score(
-                value=outcome_values(ledger, state.metadata["seed"]),
+                value=outcome_values(ledger, state.metadata["seed"], state.metadata["rules"]),
                 explanation=None if ledger else "the episode was not finished",
             )
 
@@ -315,11 +315,14 @@ def _seeds(seeds: Any) -> tuple[int, ...]:
 # -- scores of a sample
 
 
-def outcome_values(ledger: Ledger | None, seed: int) -> dict[str, float]:
-    """skill, cost, complete; an unfinished episode has no cost and no skill, and completeness 0."""
+def outcome_values(ledger: Ledger | None, seed: int, rules: str = "paper") -> dict[str, float]:
+    """skill, cost, complete; an unfinished episode has no cost and no skill, and completeness 0.
+
+    Only seeds and rules with published references have a skill.
+    """
     if ledger is None:
         return {"skill": math.nan, "cost": math.nan, "complete": 0.0}
-    references = References.published([seed])
+    references = References.published([seed] if rules == "paper" else [])
     value = skill(ledger.cost, references.floor[0], references.oracle[0]) if references.seeds else math.nan
     return {"skill": float(value), "cost": ledger.cost, "complete": 1.0}
 

@@ -213,24 +213,30 @@ def recordable(value: Any) -> tuple[Any, bool]:
 
     Lists and objects are followed for a thousand entries in all and ten deep, so that one that holds itself ends.
     """
-    left, whole = 1000, True
+    recorder = _Recorder()
+    out = recorder.walk(value)
+    return out, recorder.whole
 
-    def walk(value: Any, depth: int = 10) -> Any:
-        nonlocal left, whole
-        left -= 1
+
+class _Recorder:
+    """Where `recordable` stands: the entries that it may still follow, and whether nothing was left out."""
+
+    def __init__(self) -> None:
+        self.left, self.whole = 1000, True
+
+    def walk(self, value: Any, depth: int = 10) -> Any:
+        """The value, and what it holds, `depth` deep."""
+        self.left -= 1
         if value is None or isinstance(value, (bool, str)):
             return str(value) if isinstance(value, str) else value
         if isinstance(value, (int, np.integer)) and int(value).bit_length() <= 64:
             return int(value)
         if isinstance(value, float) and math.isfinite(value):
             return float(value)
-        inside = depth > 0 and left > 0
-        if inside and isinstance(value, (list, tuple)) and len(value) <= left:
-            return [walk(item, depth - 1) for item in value]
-        if inside and isinstance(value, dict) and len(value) <= left and all(isinstance(key, str) for key in value):
-            return {str(key): walk(item, depth - 1) for key, item in value.items()}
-        whole = False
+        inside = depth > 0 and self.left > 0
+        if inside and isinstance(value, (list, tuple)) and len(value) <= self.left:
+            return [self.walk(item, depth - 1) for item in value]
+        if inside and isinstance(value, dict) and len(value) <= self.left and all(isinstance(k, str) for k in value):
+            return {str(key): self.walk(item, depth - 1) for key, item in value.items()}
+        self.whole = False
         return {"unrecordable": shown(value)}
-
-    out = walk(value)
-    return out, whole

@@ -20,7 +20,16 @@ from inspect_ai.log import read_eval_log, write_eval_log
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
 from stocktake_jax.agents.graders import CONFIG, INSTRUCTIONS, ModelGrader
-from stocktake_jax.agents.inspect_task import IDLE, STORE, outcomes, read_log, read_logs, stocktake
+from stocktake_jax.agents.inspect_task import (
+    IDLE,
+    STORE,
+    outcome_values,
+    outcomes,
+    read_log,
+    read_logs,
+    record_of,
+    stocktake,
+)
 from stocktake_jax.agents.play import read_folder
 from stocktake_jax.agents.prompt import ARMS, NUDGE, system_prompt
 from stocktake_jax.agents.session import Session
@@ -208,6 +217,15 @@ def test_one_unfinished_repeat_leaves_its_seed_without_a_skill(tmp_path: Path) -
     assert sorted(s.scores["outcome"].value["complete"] for s in log.samples) == [0, 1]
     assert values(log)["complete all"] == 0.5
     assert math.isnan(values(log)["skill all"])
+
+
+def test_strict_rules_have_no_published_references_and_so_no_skill(tmp_path: Path) -> None:
+    log = run(tmp_path, replies(one_order_a_message()), seeds="1", rules="strict")
+    found = values(log)
+    assert found["complete all"] == 1 and found["cost all"] > 0 and math.isnan(found["skill all"])
+    ledger = record_of(log.samples[0].store[STORE])
+    assert ledger is not None
+    assert ledger.cost == found["cost all"] and not math.isnan(outcome_values(ledger, 1)["skill"])
 
 
 def test_means_are_by_profile_and_errors_by_seed() -> None:
