@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stocktake_jax.cli_shared import ALL, Factors, TrueFile, factors_of, one_of, world_of
 from stocktake_jax.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,11 +38,9 @@ Out = Annotated[
 Title = Annotated[str | None, typer.Option("--title", help="In place of the title that says what was found.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the kind and the files as JSON, and nothing else.")]
 ModelFile = Annotated[Path | None, typer.Option("--world", help="TOML file: the world that the model believes in.")]
-TrueFile = Annotated[Path | None, typer.Option("--true-world", help="TOML file: the world of tapes and books.")]
 LikelihoodKind = Annotated[str, typer.Option("--likelihood", help="How readings are taken: paper or exact.")]
 Start = Annotated[str, typer.Option("--initial", help="Where the filters start: uniform or baseline.")]
 Buying = Annotated[str, typer.Option("--policy", help="What is ordered meanwhile: idle, or spot20 (fill is read).")]
-Factors = Annotated[str, typer.Option("--factors", help="Factors, such as port,quality; all six by default.")]
 Results = Annotated[Path | None, typer.Option("--results", help="Folder that `stocktake bench --out` filled.")]
 Replication = Annotated[int, typer.Option("--replication", min=1, help="Which of the oracle's runs.")]
 RuleSet = Annotated[str, typer.Option("--rules", help="Rules of the books: paper or strict.")]
@@ -67,7 +66,7 @@ def tape(seed: Seed, out: Out, true_world: TrueFile = None, title: Title = None,
     from stocktake_jax import plots
     from stocktake_jax.models import Tape
 
-    world = _world(true_world)
+    world = world_of(true_world)
     _done("tape", plots.tape(Tape.published(seed, world), world, title=title), files, as_json)
 
 
@@ -75,7 +74,7 @@ def tape(seed: Seed, out: Out, true_world: TrueFile = None, title: Title = None,
 def posterior(
     seed: Seed,
     out: Out,
-    factors: Factors = "all",
+    factors: Factors = ALL,
     results: Results = None,
     policy: Buying = "idle",
     likelihood: LikelihoodKind = "paper",
@@ -89,7 +88,7 @@ def posterior(
 
     With --results, what the oracle believed in its first run of the benchmark there.
     """
-    files, names = _files(out), _factors(factors)
+    files, names = _files(out), factors_of(factors)
     from stocktake_jax import plots
     from stocktake_jax.models import Tape
 
@@ -99,8 +98,8 @@ def posterior(
         one = _of_seed(saved, seed)
         beliefs: dict[str, Any] = {n: _saved_belief(one, n, model.factors[n].labels) for n in names}
     else:
-        model, truth = _world(world), _world(true_world)
-        kind = _one_of("--likelihood", likelihood, "paper", "exact")
+        model, truth = world_of(world), world_of(true_world)
+        kind = one_of("--likelihood", likelihood, "paper", "exact")
         beliefs = _beliefs(model, truth, seed, policy, kind, initial, names)
     axes = plots.posteriors(model, beliefs, Tape.published(seed, truth), title=title)
     _done("posterior", axes, files, as_json)
@@ -110,7 +109,7 @@ def posterior(
 def beliefs(
     seed: Seed,
     out: Out,
-    factors: Factors = "all",
+    factors: Factors = ALL,
     policy: Buying = "idle",
     likelihood: Annotated[str, typer.Option("--likelihood", help="paper, exact, or paper,exact.")] = "paper,exact",
     initial: Start = "uniform",
@@ -123,18 +122,18 @@ def beliefs(
     as_json: Json = False,
 ) -> None:
     """The probability of stress by two filters that read the same tape: other likelihoods, or other worlds."""
-    files, names = _files(out), _factors(factors)
+    files, names = _files(out), factors_of(factors)
     from stocktake_jax import plots
     from stocktake_jax.models import Tape
 
-    truth = _world(true_world)
-    models = {f"{p.parent.name}/{p.stem}" if p.stem == "world" else p.stem: _world(p) for p in world or []}
+    truth = world_of(true_world)
+    models = {f"{p.parent.name}/{p.stem}" if p.stem == "world" else p.stem: world_of(p) for p in world or []}
     if len(models) < len(world or []):
         raise InputError("two --world files have the same name; rename one")
     if len(models) == 1:
         models = {"true": truth} | models
     models = models or {"true": truth}
-    kinds = list(dict.fromkeys(_one_of("--likelihood", k.strip(), "paper", "exact") for k in likelihood.split(",")))
+    kinds = list(dict.fromkeys(one_of("--likelihood", k.strip(), "paper", "exact") for k in likelihood.split(",")))
     if len(models) * len(kinds) < 2:
         raise InputError("a comparison needs two filters: --likelihood paper,exact, or two worlds with --world")
     found = {}
@@ -174,12 +173,12 @@ def decision(
     from stocktake_jax.policies import Oracle
 
     oracle = Oracle(
-        _world(world),
-        likelihood=_one_of("--likelihood", likelihood, "paper", "exact"),
-        initial=_one_of("--initial", initial, "uniform", "baseline"),
+        world_of(world),
+        likelihood=one_of("--likelihood", likelihood, "paper", "exact"),
+        initial=one_of("--initial", initial, "uniform", "baseline"),
         futures=futures,
     )
-    truth, how = _world(true_world), _one_of("--rules", rules, "paper", "strict")
+    truth, how = world_of(true_world), one_of("--rules", rules, "paper", "strict")
     with _busy("the oracle plays"):
         found = explain(seed, week, replication=replication, oracle=oracle, world=truth, rules=how)
     _done("decision", plots.decision(found, most=most, title=title), files, as_json)
@@ -211,7 +210,7 @@ def books(
     from stocktake_jax import plots
     from stocktake_jax.models import Tape
 
-    truth = _world(true_world)
+    truth = world_of(true_world)
     episodes: dict[str, Ledger] = {}
     if results is not None:
         saved = _results(results)
@@ -219,7 +218,7 @@ def books(
         episodes |= plots.saved_ledgers(_of_seed(saved, seed)) if references else {}
     elif references:
         with _busy("floor and oracle play"):
-            episodes |= _played(seed, replication, truth, _one_of("--rules", rules, "paper", "strict"))
+            episodes |= _played(seed, replication, truth, one_of("--rules", rules, "paper", "strict"))
     for text in journal or []:
         name, ledger = _journal(text, seed)
         if name in episodes:
@@ -345,7 +344,7 @@ def _scores(path: Path | None) -> Any:
 
 
 def _group(group: str) -> str:
-    return str(_one_of("--group", group, "isolated", "persistent", "compound", "all"))
+    return str(one_of("--group", group, "isolated", "persistent", "compound", "all"))
 
 
 # ---- studies --------------------------------------------------------------------------------------------------------
@@ -362,63 +361,66 @@ def tornado(
     as_json: Json = False,
 ) -> None:
     """What misjudging each parameter costs, from `stocktake study misspecify`."""
-    files = _files(out)
-    from stocktake_jax import plots
+    _drawn("tornado", "tornado", study, "study.json", out, as_json, most=most, title=title)
 
-    with _of(study):
-        axes = plots.tornado(_document(study, "study.json"), most=most, title=title)
-    _done("tornado", axes, files, as_json)
+
+@plot_app.command("models")
+def models(
+    study: File,
+    out: Out,
+    order: Annotated[
+        str, typer.Option("--order", help="cost: the costliest on top; given: as the study has them.")
+    ] = "cost",
+    most: Annotated[int, typer.Option("--most", min=1, help="Models shown, the costliest ones.")] = 40,
+    title: Title = None,
+    as_json: Json = False,
+) -> None:
+    """What believing each wrong model costs, from `stocktake study misspecify`, whatever is wrong."""
+    how = one_of("--order", order, "cost", "given")
+    _drawn("models", "models", study, "study.json", out, as_json, order=how, most=most, title=title)
+
+
+@plot_app.command("curves")
+def curves(study: File, out: Out, title: Title = None, as_json: Json = False) -> None:
+    """Cost against the value believed of a parameter, from `stocktake study misspecify` with several of them."""
+    _drawn("curves", "curves", study, "study.json", out, as_json, title=title)
+
+
+@plot_app.command("grid")
+def grid(study: File, out: Out, title: Title = None, as_json: Json = False) -> None:
+    """A heat map over two parameters believed wrongly together, from `stocktake study misspecify --grid`."""
+    _drawn("grid", "grid", study, "study.json", out, as_json, title=title)
 
 
 @plot_app.command("learning")
 def learning(study: File, out: Out, title: Title = None, as_json: Json = False) -> None:
     """What a learned world costs, by the tapes it was learned from, from `stocktake study learned`."""
-    files = _files(out)
-    from stocktake_jax import plots
-
-    with _of(study):
-        axes = plots.sample_complexity(_document(study, "learned.json"), title=title)
-    _done("learning", axes, files, as_json)
+    _drawn("learning", "sample_complexity", study, "learned.json", out, as_json, title=title)
 
 
 @plot_app.command("reliability")
 def reliability(calibration: File, out: Out, title: Title = None, as_json: Json = False) -> None:
     """Reliability diagrams of the filters, from `stocktake study calibration`."""
-    files = _files(out)
-    from stocktake_jax import plots
-
-    with _of(calibration):
-        axes = plots.reliability(_document(calibration, "calibration.json"), title=title)
-    _done("reliability", axes, files, as_json)
+    _drawn("reliability", "reliability", calibration, "calibration.json", out, as_json, title=title)
 
 
 @plot_app.command("ranks")
 def ranks(sbc: File, out: Out, title: Title = None, as_json: Json = False) -> None:
     """Rank histograms of simulation-based calibration, from `stocktake study sbc`."""
-    files = _files(out)
-    from stocktake_jax import plots
-
-    with _of(sbc):
-        axes = plots.rank_histograms(_document(sbc, "sbc.json"), title=title)
-    _done("ranks", axes, files, as_json)
+    _drawn("ranks", "rank_histograms", sbc, "sbc.json", out, as_json, title=title)
 
 
 @plot_app.command("coverage")
 def coverage(study: File, out: Out, title: Title = None, as_json: Json = False) -> None:
     """How often intervals hold the truth, from `stocktake study coverage`."""
-    files = _files(out)
-    from stocktake_jax import plots
-
-    with _of(study):
-        axes = plots.coverage(_document(study, "coverage.json"), title=title)
-    _done("coverage", axes, files, as_json)
+    _drawn("coverage", "coverage", study, "coverage.json", out, as_json, title=title)
 
 
 @plot_app.command("parameters")
 def parameters(
     fit: Annotated[Path, typer.Argument(help="Folder that `stocktake fit --out` filled.")],
     out: Out,
-    factors: Factors = "all",
+    factors: Factors = ALL,
     world: Annotated[
         Path | None, typer.Option("--world", help="TOML file that the fit started from, which centres the priors.")
     ] = None,
@@ -429,7 +431,7 @@ def parameters(
     as_json: Json = False,
 ) -> None:
     """What was learned of each parameter: posterior against prior and truth."""
-    files, names = _files(out), _factors(factors)
+    files, names = _files(out), factors_of(factors)
     import jax
 
     from stocktake_jax import plots
@@ -437,12 +439,12 @@ def parameters(
     from stocktake_jax.inference.priors import entries, value_of
 
     draws = load_draws(fit / "posterior.npz")
-    prior = plots.prior_draws(_world(world), list(draws), key=jax.random.key(0))
+    prior = plots.prior_draws(world_of(world), list(draws), key=jax.random.key(0))
     if true_world is None:
         rows = _document(fit, "fit.json").get("parameters", [])
         truth = {r["name"]: r["truth"] for r in rows if r.get("truth") is not None}
     else:
-        known = _world(true_world).factors.values()
+        known = world_of(true_world).factors.values()
         truth = {name: value_of(f, e) for f in known for name, e in entries(f).items()}
     chosen = {n: x for n, x in draws.items() if n.partition(".")[0] in names}
     if not chosen:
@@ -461,6 +463,16 @@ def _files(out: Sequence[Path]) -> tuple[Path, ...]:
 
     in_style()
     return wanted_files(*out)
+
+
+def _drawn(kind: str, function: str, path: Path, name: str, out: Sequence[Path], as_json: bool, **options: Any) -> None:
+    """Draw a study's document, a file or what its folder holds under a name, by a function of `plots`."""
+    files = _files(out)
+    from stocktake_jax import plots
+
+    with _of(path):
+        axes = getattr(plots, function)(_document(path, name), **options)
+    _done(kind, axes, files, as_json)
 
 
 def _done(kind: str, axes: Any, files: Sequence[Path], as_json: bool) -> None:
@@ -498,30 +510,6 @@ def _busy(what: str) -> Iterator[None]:
         yield
 
 
-def _world(path: Path | None) -> World:
-    from stocktake_jax.models import World
-
-    return World.paper() if path is None else World.load(path)
-
-
-def _one_of(flag: str, value: str, *allowed: str) -> Any:
-    if value not in allowed:
-        raise InputError(f"{flag} must be {' or '.join(allowed)}, not {value!r}")
-    return value
-
-
-def _factors(text: str) -> tuple[str, ...]:
-    from stocktake_jax.models import FACTORS
-
-    if text == "all":
-        return FACTORS
-    names = tuple(name.strip() for name in text.split(","))
-    for name in names:
-        if name not in FACTORS:
-            raise InputError(f"--factors must be some of {', '.join(FACTORS)}, or all, not {name!r}")
-    return tuple(n for n in FACTORS if n in names)
-
-
 def _results(folder: Path) -> BenchResult:
     from stocktake_jax.evaluation.benchmark import read_results
 
@@ -551,8 +539,8 @@ def _beliefs(
     from stocktake_jax.inference import spot_alive_before
     from stocktake_jax.models import Tape
 
-    _one_of("--policy", policy, "idle", "spot20")
-    start: Any = _one_of("--initial", initial, "uniform", "baseline")
+    one_of("--policy", policy, "idle", "spot20")
+    start: Any = one_of("--initial", initial, "uniform", "baseline")
     found: Tape = Tape.published(seed, truth)
     sourced: Any = spot_alive_before(truth, found) if policy == "spot20" else None
     readings = {

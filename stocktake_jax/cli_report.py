@@ -39,6 +39,7 @@ def report(
     ] = False,
 ) -> None:
     """A self-contained HTML page of a benchmark's results, with every episode to unfold."""
+    from stocktake_jax.cli_plot import _busy
     from stocktake_jax.evaluation.benchmark import read_results
     from stocktake_jax.report import make_report, write_report
 
@@ -47,7 +48,10 @@ def report(
     if scores is not None and not journals:
         raise InputError("--scores goes with --journals: labels alone have no books to stand beside")
     result = read_results(results)
-    made = make_report(result, _runs(journals or [], scores), most_characters=characters)
+    with _busy("reading journals"):
+        runs = _runs(journals or [], scores)
+    with _busy("filtering the tapes, writing the page"):
+        made = make_report(result, runs, most_characters=characters)
     size = write_report(made, out)
     for warning in made.warnings:
         print(f"stocktake: note: {warning}", file=sys.stderr)

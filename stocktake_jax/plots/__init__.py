@@ -17,18 +17,22 @@ from stocktake_jax.plots.studies import (
     rank_histograms,
     reliability,
     sample_complexity,
-    tornado,
 )
 from stocktake_jax.plots.style import figure_of, save, svg_text
+from stocktake_jax.plots.wrong_models import curves, grid, misspecified, models, tornado
 
 __all__ = [
     "beliefs",
     "books",
     "coverage",
+    "curves",
     "decision",
     "detection",
     "figure_of",
+    "grid",
     "knowing_doing",
+    "misspecified",
+    "models",
     "parameters",
     "posterior",
     "posteriors",

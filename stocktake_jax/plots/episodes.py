@@ -29,6 +29,7 @@ from stocktake_jax.plots.style import (
     Canvas,
     Look,
     axes_of,
+    first_free,
     headline,
     new_figure,
     shade,
@@ -131,6 +132,7 @@ def books(
         max(int(column.max()) for column in (e.books["inventory"], e.books["on_order"])) for e in episodes.values()
     )
     grid[0, 0].set_ylim(0, 1.08 * max(tallest, 1))
+    _break_bills(list(grid[2]), list(episodes.values()))
     headline(figure, title or _finding(episodes))
     stock, orders, bill = grid[:, -1]
     _books_legends(stock, orders, bill, items, stressed is not None)
@@ -222,6 +224,33 @@ def _bill(ax: Axes, e: Ledger, items: Mapping[str, tuple[Look, tuple[str, ...]]]
             linewidth=0.2,
         )
         base, below = base + np.where(up, amount, 0.0), below + np.where(up, 0.0, amount)
+
+
+def _break_bills(axes: Sequence[Axes], episodes: Sequence[Ledger]) -> None:
+    """Where a few weeks' bills dwarf all others, the scale is that of the others, and those bars say their amounts."""
+    bills = [np.sum([e.bill[item] for item in ITEMS], axis=0) for e in episodes]
+    ranked = np.sort(np.concatenate([bill[1:] for bill in bills]))[::-1]
+    rest = float(ranked[int(np.ceil(0.05 * len(ranked)))])
+    if not ranked[0] > 3 * rest > 0:
+        return
+    top = 1.3 * rest
+    axes[0].set_ylim(top=top)
+    for ax, bill in zip(axes, bills, strict=True):
+        free: list[float] = []
+        for week in np.flatnonzero(bill > top):
+            line = first_free(free, week + 0.5, week + 4.5)
+            ax.annotate(
+                f"↑ {_dollars(float(bill[week]))}",
+                (week + 0.5, 1.0),
+                xycoords=("data", "axes fraction"),
+                xytext=(1, -2 - 10 * line),
+                textcoords="offset points",
+                fontsize=7.5,
+                fontweight="bold",
+                ha="left",
+                va="top",
+                bbox={"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.6},
+            )
 
 
 def _books_legends(

@@ -24,6 +24,7 @@ from stocktake_jax.plots.style import (
     Canvas,
     Look,
     axes_of,
+    first_free,
     headline,
     new_figure,
     runs_of,
@@ -90,10 +91,10 @@ def tape(
         factor, states = world.factors[name], np.asarray(tape.states[name])
         shade(ax, factor.brewing_mask[states], BREWING)
         shade(ax, stressed[i], STRESS, "////")
-        second = _name_regimes(ax, regimes[name], factor)
+        lines = _name_regimes(ax, regimes[name], factor)
         shown = {k: np.asarray(v, np.float64) for k, v in readings[name].items()}
         _strip(ax, name, shown)
-        ax.set_title(name, fontweight="bold", pad=23 if second else 14)
+        ax.set_title(name, fontweight="bold", pad=5 + 9 * max(lines, 1))
         weeks_axis(ax, weeks, label=i == len(FACTORS) - 1)
     total = int(stressed.any(0).sum())
     most = int(stressed.sum(0).max())
@@ -146,17 +147,24 @@ def _supplier(ax: Axes, shown: Mapping[str, np.ndarray], week: np.ndarray, ends:
     ax.legend(handles=handles, loc="center left", bbox_to_anchor=(1.09, 0.5))
     other.spines["right"].set_visible(True)
     ends.clear()
-    for level in range(1, len(WORDS)):
-        for a, b in runs_of(shown["band"] == level):
-            ax.annotate(
-                f"scorecard: {WORDS[level]}",
-                ((a + b) / 2, 0.04),
-                xycoords=("data", "axes fraction"),
-                fontsize=6.5,
-                ha="right" if b > len(week) - 3 else "center",
-                va="bottom",
-                bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.5},
-            )
+    free: list[float] = []
+    bad = sorted((a, b, level) for level in range(1, len(WORDS)) for a, b in runs_of(shown["band"] == level))
+    for a, b, level in bad:
+        name = f"scorecard: {WORDS[level]}"
+        late, wide = b > len(week) - 3, WEEKS_A_LETTER * len(name)
+        middle = (a + b) / 2
+        line = first_free(free, *((middle - wide, middle) if late else (middle - wide / 2, middle + wide / 2)))
+        ax.annotate(
+            name,
+            (middle, 0.04),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, 9 * line),
+            textcoords="offset points",
+            fontsize=6.5,
+            ha="right" if late else "center",
+            va="bottom",
+            bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.5},
+        )
 
 
 def _direct_labels(ax: Axes, ends: Sequence[tuple[float, str, Look]], last: float) -> None:
@@ -180,23 +188,22 @@ WEEKS_A_LETTER = 0.2
 """About what a letter of a regime's name is wide."""
 
 
-def _name_regimes(ax: Axes, regimes: Sequence[str], factor: Factor) -> bool:
-    """The regime's name over each run of weeks that is not the baseline; True if some stand on a second line."""
-    free = [-1.0, -1.0]
-    second = False
+def _name_regimes(ax: Axes, regimes: Sequence[str], factor: Factor) -> int:
+    """The regime's name over each run of weeks that is not the baseline; how many lines the names take."""
+    free: list[float] = []
     start = 0
     for t in range(1, len(regimes) + 1):
         if t < len(regimes) and regimes[t] == regimes[start]:
             continue
         if regimes[start] != factor.labels[0]:
-            name, left = words(regimes[start]), start - 0.45
-            line = 0 if free[0] <= left else 1
-            free[line] = left + WEEKS_A_LETTER * len(name) + 0.2
-            second |= line == 1
-            late = left + WEEKS_A_LETTER * len(name) > len(regimes)
+            name = words(regimes[start])
+            wide, last = WEEKS_A_LETTER * len(name), len(regimes) - 0.5
+            late = start - 0.45 + wide > last
+            left = last - wide if late else start - 0.45
+            line = first_free(free, left, left + wide)
             ax.annotate(
                 name,
-                (len(regimes) - 0.5 if late else left, 1.0),
+                (last if late else left, 1.0),
                 xycoords=("data", "axes fraction"),
                 xytext=(0, 2 + 8.5 * line),
                 textcoords="offset points",
@@ -206,7 +213,7 @@ def _name_regimes(ax: Axes, regimes: Sequence[str], factor: Factor) -> bool:
                 annotation_clip=False,
             )
         start = t
-    return second
+    return len(free)
 
 
 def _legend_of_shades(figure: Canvas) -> None:

@@ -1,4 +1,4 @@
-"""Studies: whether filters and posteriors are right, what was learned, and what a wrong model costs.
+"""Studies: whether filters and posteriors are right, and what was learned. `wrong_models` has what a wrong model costs.
 
 The functions take the documents that the `stocktake study` and `stocktake fit` commands save and print, or the objects
 that these are made of.
@@ -38,7 +38,7 @@ from stocktake_jax.plots.style import (
 Document = Mapping[str, Any]
 
 
-def _document(given: Any, *arguments: Any) -> Document:
+def document_of(given: Any, *arguments: Any) -> Document:
     """A document: the one that was given, or what the object that was given makes."""
     make = getattr(given, "document", None)
     found = make(*arguments) if make is not None else given
@@ -47,7 +47,7 @@ def _document(given: Any, *arguments: Any) -> Document:
     return found
 
 
-def _part(document: Document, name: str, what: str) -> Any:
+def part_of(document: Document, name: str, what: str) -> Any:
     """An entry of a document, or an error that says what was wanted."""
     found = document.get(name)
     if not found:
@@ -55,88 +55,9 @@ def _part(document: Document, name: str, what: str) -> Any:
     return found
 
 
-def _x(value: Any) -> float:
+def number_of(value: Any) -> float:
     """A number of a document, in which null stands for an undefined one."""
     return math.nan if value is None else float(value)
-
-
-# ---- wrong models ---------------------------------------------------------------------------------------------------
-
-
-@styled
-def tornado(study: Any, *, most: int = 20, title: str | None = None, ax: Axes | None = None) -> Axes:
-    """What misjudging each parameter costs: a bar to each side of the true model, the costliest parameter on top.
-
-    Args:
-        study: a `Study`, or the document of `stocktake study misspecify`. Its outcomes that are one change of one parameter
-            are drawn: the additional cost with its 95 % interval over seeds where the document has one, else two Monte
-            Carlo standard errors.
-        most: parameters shown, the costliest ones.
-        title: by default the costliest mistake.
-        ax: to draw in; new ones by default.
-
-    Raises:
-        InputError: if no outcome is a change of one parameter.
-    """
-    document = _document(study)
-    outcomes = [o for o in _part(document, "outcomes", "`stocktake study misspecify`") if o.get("parameter")]
-    by_name: dict[str, list[Mapping[str, Any]]] = {}
-    for o in outcomes:
-        if o.get("factor") is not None:
-            by_name.setdefault(o["parameter"], []).append(o)
-    if not by_name:
-        raise InputError(
-            "no outcome of the study is a change of one parameter by a factor; run it with --preset tornado"
-        )
-    span = {n: max(abs(_x(o["difference"])) for o in of) for n, of in by_name.items()}
-    shown = sorted(by_name, key=lambda n: -span[n])[:most]
-    factors = sorted({_x(o["factor"]) for n in shown for o in by_name[n]})
-    kinds = looks([f"{k:g}" for k in factors])
-    ax = axes_of(ax, 8.5, 0.32 * len(shown) + 1.8)
-    height = 0.78 / len(factors)
-    for row, name in enumerate(shown):
-        for o in by_name[name]:
-            k = factors.index(_x(o["factor"]))
-            look = kinds[f"{factors[k]:g}"]
-            at = row + (k - (len(factors) - 1) / 2) * height
-            value = _x(o["difference"])
-            ax.barh(at, value, height=height, color=look.color, hatch=look.hatch, edgecolor="white", linewidth=0.3)
-            low, high = _interval(o, value)
-            if low == low:
-                ax.plot([low, high], [at, at], color=BLACK, linewidth=1.0, solid_capstyle="butt")
-    ax.axvline(0, color=BLACK, linewidth=0.8)
-    ax.set_yticks(range(len(shown)), shown)
-    ax.set_ylim(len(shown) - 0.4, -0.6)
-    ax.tick_params(axis="y", length=0)
-    ax.grid(axis="x")
-    bars = "95 % intervals over seeds" if all(o.get("low") is not None for o in outcomes) else "two standard errors"
-    ax.set_xlabel(f"additional cost of an episode ($), with {bars}; more is worse")
-    from matplotlib.patches import Patch
-
-    handles = [
-        Patch(facecolor=look.color, hatch=look.hatch, edgecolor="white", label=_times(float(k)))
-        for k, look in kinds.items()
-    ]
-    ax.legend(handles=handles, loc="lower right", title="believed instead of the truth")
-    worst = max((o for n in shown for o in by_name[n]), key=lambda o: _x(o["difference"]))
-    said = (
-        f"The costliest mistake: {worst['parameter']} {_times(_x(worst['factor']))} (+${_x(worst['difference']):,.0f})"
-    )
-    ax.set_title(title or said)
-    return ax
-
-
-def _interval(o: Mapping[str, Any], value: float) -> tuple[float, float]:
-    low, high = _x(o.get("low")), _x(o.get("high"))
-    if low == low and high == high:
-        return low, high
-    se = _x(o.get("difference_se"))
-    return value - 2 * se, value + 2 * se
-
-
-def _times(factor: float) -> str:
-    known = {0.5: "halved", 2.0: "doubled"}
-    return known.get(factor, f"times {factor:g}")
 
 
 # ---- calibration of filters -----------------------------------------------------------------------------------------
@@ -199,8 +120,8 @@ def _reliability_panel(ax: Axes, rows: Sequence[Mapping[str, Any]]) -> float:
     ax.plot([0, 1], [0, 1], color=GREY, linewidth=1.0, zorder=0)
     regimes = list(dict.fromkeys(str(r["regime"]) for r in rows))
     for look, regime in zip(LOOKS, regimes, strict=False):
-        of = [r for r in rows if str(r["regime"]) == regime and _x(r["weeks"]) >= FEWEST_WEEKS]
-        x, y, se = (np.array([_x(r[k]) for r in of]) for k in ("stated", "observed", "standard_error"))
+        of = [r for r in rows if str(r["regime"]) == regime and number_of(r["weeks"]) >= FEWEST_WEEKS]
+        x, y, se = (np.array([number_of(r[k]) for r in of]) for k in ("stated", "observed", "standard_error"))
         ax.errorbar(
             x,
             y,
@@ -212,8 +133,8 @@ def _reliability_panel(ax: Axes, rows: Sequence[Mapping[str, Any]]) -> float:
             linewidth=1.0,
             label=words(regime),
         )
-    weeks = np.array([_x(r["weeks"]) for r in rows])
-    far = np.array([abs(_x(r["observed"]) - _x(r["stated"])) for r in rows])
+    weeks = np.array([number_of(r["weeks"]) for r in rows])
+    far = np.array([abs(number_of(r["observed"]) - number_of(r["stated"])) for r in rows])
     return float((weeks * far).sum() / weeks.sum()) if weeks.size else 0.0
 
 
@@ -223,7 +144,7 @@ def _reliability_rows(given: Any) -> list[Mapping[str, Any]]:
     if isinstance(given, Mapping) and "reliability" not in given and all(isinstance(k, tuple) for k in given):
         found: list[Mapping[str, Any]] = list(reliability_rows(dict(given)))
     else:
-        found = list(_part(_document(given), "reliability", "`stocktake study calibration`"))
+        found = list(part_of(document_of(given), "reliability", "`stocktake study calibration`"))
     if not found:
         raise InputError("there is no filter in the calibration")
     return found
@@ -255,10 +176,12 @@ def rank_histograms(sbc: Any, *, title: str | None = None, figure: Canvas | None
         InputError: for a document without factors.
     """
     if isinstance(sbc, Sequence):
-        factors = [_document(r) for r in sbc]
+        factors = [document_of(r) for r in sbc]
     else:
-        document = _document(sbc)
-        factors = [document] if "quantities" in document else list(_part(document, "factors", "`stocktake study sbc`"))
+        document = document_of(sbc)
+        factors = (
+            [document] if "quantities" in document else list(part_of(document, "factors", "`stocktake study sbc`"))
+        )
     if not factors:
         raise InputError("there are no ranks to draw")
     cells = [(f, q) for f in factors for q in f["quantities"]]
@@ -321,34 +244,36 @@ def coverage(found: Any, *, title: str | None = None, ax: Axes | None = None) ->
     Raises:
         InputError: for a document without parameters.
     """
-    document = _document(found)
-    rows = list(_part(document, "parameters", "`stocktake study coverage`"))
-    level, repeats = _x(document.get("level")), int(document["plan"]["repeats"])
+    document = document_of(found)
+    rows = list(part_of(document, "parameters", "`stocktake study coverage`"))
+    level, repeats = number_of(document.get("level")), int(document["plan"]["repeats"])
     ax = axes_of(ax, 7.5, 0.2 * len(rows) + 1.9)
-    ax.axvspan(100 * _x(rows[0]["chance_low"]), 100 * _x(rows[0]["chance_high"]), color=PALE, zorder=0)
+    ax.axvspan(100 * number_of(rows[0]["chance_low"]), 100 * number_of(rows[0]["chance_high"]), color=PALE, zorder=0)
     ax.axvline(100 * level, color=GREY, linewidth=1.0)
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    kinds = (
-        (True, BLUE, "o", "transition that the data can tell"),
-        (False, ORANGE, "s", "any other parameter"),
-    )
+    kinds = {True: (BLUE, "o", "transition that the data can tell"), False: (ORANGE, "s", "any other parameter")}
+    told = [bool(r["transition"] and r["identifiable"]) for r in rows]
     for row, r in enumerate(rows):
-        _, color, marker, _ = kinds[0 if r["transition"] and r["identifiable"] else 1]
-        ax.plot(100 * _x(r["coverage"]), row, marker=marker, color=color, markersize=5.5, linestyle="none")
+        color, marker, _ = kinds[told[row]]
+        ax.plot(100 * number_of(r["coverage"]), row, marker=marker, color=color, markersize=5.5, linestyle="none")
     ax.set_yticks(range(len(rows)), [r["name"] for r in rows], fontsize=7.5)
     ax.set_ylim(len(rows) - 0.4, -0.6)
     ax.tick_params(axis="y", length=0)
-    ax.set_xlim(min(68.0, *(100 * _x(r["coverage"]) - 2 for r in rows)), 101)
+    ax.set_xlim(min(68.0, *(100 * number_of(r["coverage"]) - 2 for r in rows)), 101)
     ax.set_xlabel(f"fits whose {level:.0%} interval holds the truth (% of {repeats} fits)")
-    handles: list[Any] = [Line2D([], [], color=c, marker=m, linestyle="none", label=s) for _, c, m, s in kinds]
+    handles: list[Any] = [
+        Line2D([], [], color=c, marker=m, linestyle="none", label=s)
+        for kind, (c, m, s) in kinds.items()
+        if kind in told
+    ]
     handles.append(Patch(facecolor=PALE, label=f"chance allows if {level:.0%} is true"))
     ax.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.0, 0.0))
     pooled = document.get("pooled_identifiable_transitions") or {}
     said = f"Coverage of {level:.0%} intervals"
     if pooled.get("parameters"):
-        said = f"{level:.0%} intervals hold the truth in {_x(pooled['coverage']):.1%} of fits"
+        said = f"{level:.0%} intervals hold the truth in {number_of(pooled['coverage']):.1%} of fits"
     ax.set_title(title or said)
     return ax
 
@@ -372,7 +297,7 @@ def sample_complexity(study: Any, *, title: str | None = None, figure: Canvas | 
     Raises:
         InputError: if no model says how many tapes it was learned from.
     """
-    rows = [r for r in _part(_document(study), "models", "`stocktake study learned`") if r.get("tapes")]
+    rows = [r for r in part_of(document_of(study), "models", "`stocktake study learned`") if r.get("tapes")]
     if not rows:
         raise InputError("no model of the study says how many tapes it was learned from")
     rows.sort(key=lambda r: r["tapes"])
@@ -385,22 +310,24 @@ def sample_complexity(study: Any, *, title: str | None = None, figure: Canvas | 
     lines: dict[str, list[tuple[int, float]]] = {}
     for r in once:
         for part, said in (("transitions", "transition probabilities"), ("emissions", "emissions (relative)")):
-            value = _x(r["parameter_error"].get(part))
+            value = number_of(r["parameter_error"].get(part))
             if value == value:
                 name = f"{said}, {r['method']}" if several else said
                 lines.setdefault(name, []).append((r["tapes"], value))
     _curves(error, lines)
     if lines:
+        from matplotlib.ticker import LogLocator, NullLocator
+
         error.set_yscale("log")
+        error.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        error.yaxis.set_minor_locator(NullLocator())
         error.yaxis.set_major_formatter("{x:g}")
-        error.yaxis.set_minor_formatter("{x:g}")
-        error.tick_params(axis="y", which="minor", labelsize=6.5)
     error.set_ylabel("root mean square error of the estimates")
     error.set_title("Estimates against the truth", fontweight="bold")
     lines = {}
     for r in once:
         for factor in FACTORS:
-            value = _x((r.get("fresh_log_score") or {}).get(factor))
+            value = number_of((r.get("fresh_log_score") or {}).get(factor))
             if value == value:
                 lines.setdefault(f"{factor}, {r['method']}" if several else factor, []).append((r["tapes"], value))
     _curves(score, lines)
@@ -410,13 +337,21 @@ def sample_complexity(study: Any, *, title: str | None = None, figure: Canvas | 
     for ax in (cost, error, score):
         _tapes_axis(ax, [r["tapes"] for r in rows])
     most = [r for r in rows if r["tapes"] == rows[-1]["tapes"]]
-    least = min(most, key=lambda r: _x(r["difference"]))
-    more = _x(least["difference"])
+    least = min(most, key=lambda r: number_of(r["difference"]))
+    more = number_of(least["difference"])
     low, high = _interval(least, more)
     said = f"Learned from {least['tapes']} tapes ({least['kind']}), the oracle pays ${abs(more):,.0f} "
     said += f"{'more' if more >= 0 else 'less'} an episode than with the true model (95 %: {low:+,.0f} to {high:+,.0f})"
     headline(figure, title or said)
     return {"cost": cost, "parameters": error, "filters": score}
+
+
+def _interval(o: Mapping[str, Any], value: float) -> tuple[float, float]:
+    low, high = number_of(o.get("low")), number_of(o.get("high"))
+    if low == low and high == high:
+        return low, high
+    se = number_of(o.get("difference_se"))
+    return value - 2 * se, value + 2 * se
 
 
 def _learned_cost(ax: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -426,9 +361,11 @@ def _learned_cost(ax: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
         by_name.setdefault(f"{r['kind']}, {r['method']}" if several else str(r["kind"]), []).append(r)
     for name, look in looks(list(by_name)).items():
         of = by_name[name]
-        x, y = np.array([r["tapes"] for r in of], np.float64), np.array([_x(r["difference"]) for r in of])
-        low, high = np.array([_interval(r, _x(r["difference"])) for r in of]).T
+        x, y = np.array([r["tapes"] for r in of], np.float64), np.array([number_of(r["difference"]) for r in of])
+        low, high = np.array([_interval(r, number_of(r["difference"])) for r in of]).T
         ax.fill_between(x, low, high, color=look.color, alpha=0.15, linewidth=0)
+        if len(x) == 1:  # a band of one point would be nothing
+            ax.plot([x[0], x[0]], [low[0], high[0]], color=look.color, linewidth=4, alpha=0.3, solid_capstyle="butt")
         ax.plot(x, y, color=look.color, linestyle=look.line, marker=look.marker, label=name)
     ax.axhline(0, color=GREY, linewidth=1.0, zorder=0)
     ax.annotate("true model", (1.0, 0), xycoords=("axes fraction", "data"), fontsize=7.5, ha="right", va="bottom")

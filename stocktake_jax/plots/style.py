@@ -247,6 +247,13 @@ def runs_of(on: Any) -> list[tuple[int, int]]:
     return out
 
 
+def first_free(free: list[float], left: float, right: float) -> int:
+    """The lowest line on which a text from left to right covers no earlier one; `free` holds where each line ends."""
+    line = next((i for i, end in enumerate(free) if end <= left), len(free))
+    free[line : line + 1] = [right + 0.2]
+    return line
+
+
 def weeks_axis(ax: Axes, weeks: int, first: int = 0, label: bool = True) -> None:
     """Weeks along x: a tick every second one, and room for a whole week at both ends."""
     ax.set_xlim(first - 0.5, first + weeks - 0.5)

@@ -134,14 +134,23 @@
   const PAPER = 700;  // pixels of a printed page's width, about
 
   function redraw(printing) {
-    for (const entry of figures) {
-      const seen = Math.round(entry.holder.getBoundingClientRect().width);
+    // All are measured before any is drawn: a measure after a drawing has the browser lay out the page again.
+    const measured = figures.map((entry) => [entry, Math.round(entry.holder.getBoundingClientRect().width)]);
+    for (const [entry, seen] of measured) {
       const width = printing === true ? (entry.holder.closest(".pair") ? PAPER / 2 : PAPER) : seen;
       if (seen > 0 && Math.abs(width - entry.width) > 0.08 * entry.width) {
         entry.width = width;
         entry.holder.replaceChildren(entry.draw(Math.max(width, 300)));
       }
     }
+  }
+
+  let waiting = false;
+  function soon() {
+    // Once for all episodes that are unfolded together.
+    if (waiting) return;
+    waiting = true;
+    window.requestAnimationFrame(() => { waiting = false; redraw(); });
   }
 
   function lazy(summary, kind, make) {
@@ -167,7 +176,7 @@
     const body = rows.map((row) => el("tr", {}, ...row.map((cell, i) =>
       i === 0 ? el("th", { scope: "row" }, String(cell)) : el("td", { class: kind || "number" }, cell === null ? DASH : cell))));
     return el("div", { class: "frame", tabindex: "0", role: "region", "aria-label": caption },
-      el("table", {}, el("caption", {}, caption), el("thead", {}, head), el("tbody", {}, ...body)));
+      el("table", {}, el("caption", {}, el("span", {}, caption)), el("thead", {}, head), el("tbody", {}, ...body)));
   }
 
   function ticks(low, high, wanted) {
@@ -221,6 +230,22 @@
     }).join("");
   }
 
+  const ruler = document.createElement("canvas").getContext("2d");
+  const letters = getComputedStyle(document.body).fontFamily;
+  function wide(string, bold) {
+    // Pixels of a text in a chart, as page.css sets it.
+    ruler.font = `${bold ? "600 " : ""}11px ${letters}`;
+    return ruler.measureText(string).width;
+  }
+  function fitted(string, room, bold) {
+    // As much of a text as fits into so many pixels.
+    const fits = (part) => wide(part, bold) <= room;
+    if (fits(string)) return string;
+    let most = string.length - 1;
+    while (most > 0 && !fits(`${string.slice(0, most)}\u2026`)) most -= 1;
+    return most ? `${string.slice(0, most)}\u2026` : "";
+  }
+
   const swatch = (...shapes) => svg("svg", { viewBox: "0 0 26 14", "aria-hidden": "true" }, ...shapes);
   const keys = (...entries) => el("ul", { class: "keys" }, ...entries.map(([shape, words]) => el("li", {}, shape, words)));
 
@@ -253,7 +278,7 @@
       const marks = factor.words ? factor.words.map((_, i) => i) : ticks(Math.min(...known), Math.max(...known), 2);
       const low = marks[0], high = marks[marks.length - 1];
       const at = (v) => base - 2 - ((v - low) / (high - low || 1)) * 40;
-      for (const mark of factor.words ? marks : [low, high]) {
+      for (const mark of factor.words ? marks : new Set([low, high])) {
         out.append(line(left, at(mark), width - right, at(mark), "axis"),
           text(left - 5, at(mark) + 4, factor.words ? factor.words[mark] : String(mark), "soft end"));
       }
@@ -267,24 +292,27 @@
       for (const [first, last, k] of stretches) {
         out.append(rect(x(first), y + 4, (last - first + 1) * column - 1, 13, `band-${kindOf(f, k)}`));
       }
+      let taken = 0;
       stretches.forEach(([first, last, k], i) => {
         const kind = kindOf(f, k), from = x(first), long = (last - first + 1) * column;
-        // The baseline is named once; a short stretch is named beside itself where the baseline leaves the room.
-        const name = label(f, k), after = stretches[i + 1];
+        // The baseline is named once. A stretch too short for its name is named beside itself, where the baseline leaves
+        // room for it that no other name has taken.
+        const name = label(f, k);
         if (k === 0 && i > 0) return;
-        const fits = Math.floor((long - 6) / 6);
-        const beside = after && after[2] === 0 ? Math.floor(((after[1] - after[0] + 1) * column - 6) / 6) : 0;
-        if (name.length <= fits || (fits >= 4 && beside < name.length)) {
-          const cut = name.length <= fits ? name : `${name.slice(0, fits - 1)}\u2026`;
-          out.append(text(from + 3, y + 14, cut, kind === "calm" ? "soft" : `on-${kind}`));
-        } else if (beside >= name.length) {
-          out.append(text(from + long + 2, y + 14, name, kind === "stress" ? "bold" : ""));
-        }
+        const bold = kind === "stress", needs = wide(name, bold), cut = fitted(name, long - 3, bold);
+        const free = (other) => (other && other[2] === 0 ? (other[1] - other[0] + 1) * column - 5 : 0);
+        const write = (at, string, kind_) => { out.append(text(at, y + 14, string, kind_)); taken = at + wide(string, bold) + 5; };
+        const inside = () => write(from + 2, cut, kind === "calm" ? "soft" : `on-${kind}`);
+        if (cut === name) inside();
+        else if (needs <= free(stretches[i + 1])) write(from + long + 2, name, bold ? "bold" : "");
+        else if (needs <= free(stretches[i - 1]) && from - 3 - needs >= taken) write(from - 3 - needs, name, bold ? "bold" : "");
+        else if (cut.length >= 4) inside();
       });
       out.append(text(0, y + 14, upper(factor.name), "bold"));
-      if (width >= 560 && !factor.words) {
-        const unit = factor.channels[0].split(/,| \(/)[0];
-        out.append(text(0, y + 30, unit.length > 20 ? `${unit.slice(0, 19)}\u2026` : unit, "soft"));
+      if (!factor.words) {
+        // What is read, and its unit: between the two numbers of the axis, which they share the margin with.
+        factor.channels[0].split(", ").forEach((words, i) =>
+          out.append(titled(text(0, y + 41 + 12 * i, fitted(words, left - 8), "soft"), factor.channels[0])));
       }
       each(WEEKS, (w) => out.append(titled(rect(x(w), y + 2, column, 62, "hit-area"),
         `Week ${w}: ${factor.name} ${label(f, s.regime[f][w])}, week ${s.age[f][w] + 1} of it\n` +
@@ -317,9 +345,8 @@
       out.append(text(0, y + 11, upper(factor.name), "bold"));
       factor.labels.forEach((name, k) => {
         const top = y + k * row, long = plain(name);
-        const most = width < 560 ? 13 : 20;
-        out.append(text(left - 5, top + 11, long.length > most ? `${long.slice(0, most - 1)}\u2026` : long,
-          factor.trouble[k] ? "end bold" : "soft end"));
+        const bold = Boolean(factor.trouble[k]);
+        out.append(titled(text(left - 5, top + 11, fitted(long, left - (k ? 5 : 60), bold), bold ? "end bold" : "soft end"), long));
         for (let w = 0; w < WEEKS; w += 1) {
           const p = s.filter[f][k][w];
           if (p >= 4) {
@@ -387,8 +414,17 @@
       units: most(runs.flatMap((r) => [...r.books.inventory, ...r.books.on_order])),
       ordered: most(runs.flatMap((r) => each(data.horizon, (w) => weekOf(r, "qty", w) + (weekOf(r, "air", w) || 0)))),
       lost: most(runs.flatMap((r) => r.books.unmet)),
-      bill: most(runs.flatMap((r) => r.weekly)) / 100,
+      bill: billScale(runs.flatMap((r) => r.weekly)),
     };
+  }
+
+  function billScale(bills) {
+    // Where a few weeks dwarf all others, the scale is that of the others, and the bars of the few are broken.
+    const sorted = [...bills].sort((a, b) => b - a);
+    const rest = sorted[Math.ceil(0.05 * sorted.length)];
+    const marks = ticks(0, Math.max(100, sorted[0] > 3 * rest ? 1.3 * rest : sorted[0]) / 100, 4);
+    const top = 100 * marks[marks.length - 1];
+    return { marks, top, broken: sorted[0] > top };
   }
 
   function tellBooks(run) {
@@ -440,27 +476,40 @@
       if (lost) out.append(rect(from, zero, wide, Math.max(deep(lost), 1), "lost"), stripes(from, zero, wide, deep(lost)));
     });
     // The bill.
-    const bills = ticks(0, scale.bill, 4), bill = (v) => (v / 100 / bills[bills.length - 1]) * (tall[2] - 6);
+    const bill = (v) => (Math.min(v, scale.bill.top) / scale.bill.top) * (tall[2] - 6);
     const floor = starts[2] + tall[2];
     out.append(text(left, starts[2] - 5, "Weekly bill by component, $", "bold"));
-    for (const mark of bills) {
+    for (const mark of scale.bill.marks) {
       const y = floor - bill(100 * mark);
       out.append(line(left, y, width - right, y, "axis"), text(left - 5, y + 4, mark.toLocaleString("en"), "soft end"));
     }
     const totals = groupTotals(run);
+    const amounts = [], ends = [];  // beside broken bars, each in the first row where it overlaps none
     each(data.horizon, (i) => {
-      let y = floor;
-      totals.forEach((amounts, g) => {
-        const tallness = bill(Math.max(amounts[i], 0));
+      let y = floor, sum = 0;
+      totals.forEach((of, g) => {
+        const below = bill(sum);
+        sum += Math.max(of[i], 0);
+        const tallness = bill(sum) - below;
         y -= tallness;
         if (tallness > 0.2) out.append(rect(x(i + 1) + column * 0.12, y, column * 0.76, tallness, `segment bill-${g}`));
         if (data.groups[g][1].includes("stockout")) out.append(stripes(x(i + 1) + column * 0.12, y, column * 0.76, tallness));
       });
-      const told = totals.map((amounts, g) => (amounts[i] ? `${data.groups[g][0]} ${money(amounts[i])}` : "")).filter(Boolean);
+      if (sum > scale.bill.top) {
+        const half = column / 2, middle = x(i + 1) + half, amount = `$${Math.round(sum / 100).toLocaleString("en")}`;
+        const from = Math.min(middle + half, width - wide(amount, true) - 2);
+        let row = 0;
+        while (ends[row] > from) row += 1;
+        ends[row] = from + wide(amount, true) + 4;
+        out.append(svg("path", { class: "break", d: `M${(middle - half).toFixed(1)} ${starts[2] + 15}l${half.toFixed(1)} -5l${half.toFixed(1)} 5` }));
+        amounts.push(text(from.toFixed(1), starts[2] + 9 + 12 * row, amount, "bold over"));
+      }
+      const told = totals.map((of, g) => (of[i] ? `${data.groups[g][0]} ${money(of[i])}` : "")).filter(Boolean);
       out.append(titled(rect(x(i + 1), top, column, floor - top, "hit-area"),
         `Week ${i + 1}: ${money(run.weekly[i])}\n${told.join("\n")}\nshelf ${run.books.inventory[i]}, at sea ${run.books.on_order[i]}, ` +
         `lost ${run.books.unmet[i]}\nordered in week ${i}: ${tellOrder(run, i)}`));
     });
+    out.append(...amounts);
     weekAxis(out, x, column, floor + 14, "week");
     return out;
   }
@@ -574,6 +623,7 @@
     }
     const oracle = s.runs.find((run) => run.who === "oracle");
     const spread = s.oracle.se === null ? "" : ` (s.e. ${money(s.oracle.se)}, runs from ${money(s.oracle.min)} to ${money(s.oracle.max)})`;
+    const scale = scales(s.runs);
     const parts = [
       el("p", {}, `${tellStress(s)} The oracle's books are of run 1 of ${data.oracle_runs}, ${money(oracle.cost)}; the mean of all its runs is ` +
         `${money(s.oracle.mean)}${spread}. The floor costs ${money(s.floor)}.`),
@@ -596,7 +646,9 @@
       keys(["Bill, from the bottom up:", ""], ...data.groups.map(([name, items], g) =>
         [swatch(rect(4, 1, 18, 12, `segment bill-${g}`), items.includes("stockout") ? stripes(4, 1, 18, 12) : null), name])),
     ];
-    const scale = scales(s.runs);
+    if (scale.bill.broken) {
+      parts.push(el("p", { class: "note" }, "A bar that is broken near its top is taller than the scale; the week's bill stands beside it."));
+    }
     parts.push(el("div", { class: "pair" }, ...s.runs.map((run) => figure(`${upper(run.name)}${run.who === "agent" ? `, run ${run.repeat}` : ""}:`,
       tellBooks(run) + (run.privileged ? " It was shown hidden states." : ""), (w) => drawBooks(s, run, scale, w), null, () => booksTable(s, run)))));
     const agents = s.runs.filter((run) => run.who === "agent");
@@ -623,7 +675,7 @@
   function fill(node) {
     const inside = node.lastElementChild;
     if (!inside.childElementCount) inside.append(...episode(bySeed.get(Number(node.id.slice("seed-".length)))));
-    redraw();
+    soon();
   }
 
   for (const node of unfolded) node.addEventListener("toggle", () => { if (node.open) fill(node); });
@@ -668,13 +720,14 @@
     for (const mark of marks) {
       out.append(line(x(mark), top, x(mark), height - 32, "axis"), text(x(mark), height - 18, String(mark).replace("-", "\u2212"), "soft middle"));
     }
-    for (const [at, word] of [[0, "floor"], [1, "oracle"]]) {
-      out.append(line(x(at), top - 6, x(at), height - 32, "strong-axis"), text(x(at), top - 11, word, "bold middle"));
+    const crowded = x(1) - x(0) < wide("oracle", true) + 4;
+    for (const [at, word, side] of [[0, "floor", "end"], [1, "oracle", ""]]) {
+      out.append(line(x(at), top - 6, x(at), height - 32, "strong-axis"),
+        text(x(at), top - 11, word, `bold ${crowded ? side : "middle"}`));
     }
     shown.forEach((agent, i) => {
       const y = top + i * row + row / 2;
-      const name = agent.agent.length > left / 6.4 ? `${agent.agent.slice(0, Math.floor(left / 6.4) - 1)}\u2026` : agent.agent;
-      out.append(titled(text(left - 10, y + 4, name, "end"), agent.agent));
+      out.append(titled(text(left - 10, y + 4, fitted(agent.agent, left - 12), "end"), agent.agent));
       if (agent.low !== null) out.append(line(x(agent.low), y, x(agent.high), y, "one"));
       out.append(svg("path", { class: "cross", d: `M${x(agent.median).toFixed(1)} ${y - 6}v12` }),
         svg("circle", { class: "dot", cx: x(agent.mean).toFixed(1), cy: y, r: 5 }),

@@ -76,6 +76,7 @@ def make_report(result: BenchResult, runs: Sequence[Run] = (), *, most_character
         "skill": tables.skill(own, published, privileged).html() + tables.skill_by_seed(own, privileged).html(),
         "beliefs": _beliefs(result, runs),
         "runs": _runs(runs, own, seeds),
+        "runs_link": '<li><a href="#h-runs">Agents’ runs</a></li>\n' if runs else "",
         "episodes": "\n".join(_episode(row) for row in document["seeds"]),
     }
     return Report(_filled(parts, document), document, tuple(warnings))

@@ -64,7 +64,7 @@ class Table:
         what = ' data-profiles="1"' if self.profiles else ""
         return (
             f'<div class="frame" tabindex="0" role="region" aria-labelledby="{self.name}-caption">\n'
-            f'<table id="{self.name}"{what}>\n<caption id="{self.name}-caption">{escape(self.caption)}</caption>\n'
+            f'<table id="{self.name}"{what}>\n<caption id="{self.name}-caption"><span>{escape(self.caption)}</span></caption>\n'
             f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n</div>\n{notes}{self._meanings()}"
         )
 

@@ -95,3 +95,41 @@ COVERAGE = {
         for name, known, c in (("port.build_onset", True, 0.92), ("demand.decline_persist", False, 0.7))
     ],
 }
+
+
+def outcome(label: str, difference: float, **more: Any) -> dict[str, Any]:
+    """What a study says of a model, with intervals of 60 and 20 dollars around its difference."""
+    numbers = {"difference": difference, "difference_se": 10.0, "low": difference - 30, "high": difference + 30}
+    return (
+        {"label": label, "parameter": "", "factor": None, "changes": {}, "values": False, "believed": {}}
+        | numbers
+        | more
+    )
+
+
+def believed(parameters: dict[str, float], difference: float, values: bool = True) -> dict[str, Any]:
+    """What a study says of a model that has these values, or factors on the true values, of parameters of the port."""
+    label = ", ".join(f"{name} {'= ' if values else 'x'}{number:g}" for name, number in parameters.items())
+    factor = None if values or len(parameters) > 1 else next(iter(parameters.values()))
+    model = {name: number if values else TRUTH[name] * number for name, number in parameters.items()}
+    said = {"parameter": ", ".join(parameters), "factor": factor, "changes": parameters, "values": values}
+    return outcome(label, difference, **said, believed=model)
+
+
+WAIT, OUTLOOK = "port.wait_sd", "port.outlook_sd"
+TRUTH = {WAIT: 2.0, OUTLOOK: 3.0}
+TRUE = outcome("true model", 0.0, believed=TRUTH, difference_se=0.0, low=0.0, high=0.0)
+IGNORED = [outcome(f"{n} ignored", 20.0 * i - 45.0) for i, n in enumerate(FACTORS)]
+FACTORS_ON = [believed({WAIT: k}, 10 * k, values=False) for k in (0.25, 0.5, 2.0, 4.0)]
+VALUES_OF = [believed({OUTLOOK: v}, 8 - v) for v in (2.0, 6.0)]
+PAIRS = [
+    believed({WAIT: a, OUTLOOK: b}, 50 * (a - 1) - 40 * (b - 1), values=False)
+    for a in (1.0, 2.0)
+    for b in (0.5, 1.0, 2.0)
+]
+HALVED = [outcome(f"stress of {n} x0.5", 5.0, parameter=f"stress of {n}", factor=0.5) for n in ("port", "demand")]
+
+
+def misspecified(*outcomes: dict[str, Any]) -> dict[str, Any]:
+    """The document of a study with these outcomes."""
+    return {"study": "misspecify", "outcomes": [TRUE, *outcomes]}

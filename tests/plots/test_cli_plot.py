@@ -20,7 +20,7 @@ from stocktake_jax.evaluation.scoring import ScoreBoard
 from stocktake_jax.models import Tape, World
 from stocktake_jax.policies import BaseStock
 
-from .conftest import COVERAGE, DATA
+from .conftest import COVERAGE, DATA, FACTORS_ON, PAIRS, misspecified
 
 ROOT = Path(__file__).parents[2]
 
@@ -170,6 +170,14 @@ def test_studies(kind: str, file: str, says: str, drawn: Any) -> None:
     assert says in drawn(kind, DATA if kind == "tornado" else DATA / file)
 
 
+def test_wrong_models(drawn: Any, tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text(json.dumps(misspecified(*FACTORS_ON, *PAIRS)))
+    listed = drawn("models", ".", "--order", "given", "--most", "9")
+    assert "port.wait_sd x0.25 | port.wait_sd x0.5" in listed and "The costliest model: port.wait_sd x2, " in listed
+    assert "The costliest belief: port.wait_sd x4 (+$40)" in drawn("curves", ".")
+    assert "The costliest pair: port.wait_sd x2, port.outlook_sd x0.5 (+$70)" in drawn("grid", ".")
+
+
 def test_coverage(drawn: Any, tmp_path: Path) -> None:
     (tmp_path / "coverage.json").write_text(json.dumps(COVERAGE))
     assert "90% intervals hold the truth in 92.0% of fits" in drawn("coverage", ".")
@@ -224,6 +232,7 @@ def test_decision(drawn: Any, decided: Explained, monkeypatch: pytest.MonkeyPatc
         (("detection", DATA / "study.json", "-o", "a", "--group", "some"), "--group must be"),
         (("tornado", DATA / "sbc.json", "-o", "a"), "no 'outcomes'"),
         (("learning", DATA / "study.json", "-o", "a"), "no 'models'"),
+        (("models", DATA / "study.json", "--order", "none", "-o", "a"), "--order must be cost or given"),
         (("parameters", "nowhere", "-o", "a"), "cannot read the posterior draws"),
         (("weather", "-o", "a"), "weather"),
     ],
@@ -233,7 +242,8 @@ def test_bad_input_is_one_line_and_exit_2(arguments: tuple[Any, ...], words: str
 
 
 @pytest.mark.parametrize(
-    "text", ["[1, 2]", "{", "\xff", '{"outcomes": [1]}', '{"outcomes": [{"parameter": "a", "factor": 2}]}']
+    "text",
+    ["[1, 2]", "{", "\xff", '{"outcomes": [1]}', '{"outcomes": [{"label": "a", "parameter": "a", "factor": 2}]}'],
 )
 def test_a_damaged_document_is_refused(text: str, refused: Any, tmp_path: Path) -> None:
     (tmp_path / "study.json").write_bytes(text.encode("latin-1"))
@@ -243,7 +253,7 @@ def test_a_damaged_document_is_refused(text: str, refused: Any, tmp_path: Path) 
 def test_every_kind_has_a_test() -> None:
     kinds = {command.name for command in plot_app.registered_commands}
     mine = Path(__file__).read_text(encoding="utf-8")
-    assert len(kinds) == 14
+    assert len(kinds) == 17
     assert [kind for kind in kinds if not re.search(rf'\("{kind}"', mine)] == []
 
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
+from stocktake_jax.desk import Episode
 from stocktake_jax.errors import InputError
 from stocktake_jax.evaluation.explain import explain
 from stocktake_jax.evaluation.simulate import Trajectories, simulate
 from stocktake_jax.models import FACTORS, Tape, World
 from stocktake_jax.policies import Oracle, Runs
+from stocktake_jax.policies.cost_table import _table_jit
+from stocktake_jax.policies.oracle import read
+from stocktake_jax.policies.posterior import laws
+from stocktake_jax.policies.rollout import assemble
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +57,19 @@ def test_explanation_is_of_the_decision_that_was_taken(
     if week:
         held = played.books["inventory"][0, week - 1] + played.books["on_order"][0, week - 1]
         assert e.position == held
+
+
+def test_an_averaging_oracle_says_what_it_believes_of_states(world: World) -> None:
+    # Of five draws and a state, draws are summed out. Shapes tell, and need no compilation.
+    posterior = jax.tree.map(lambda x: np.stack([x] * 5), world)
+    start, moves = laws(posterior, "uniform")
+    p = jax.eval_shape(assemble, posterior, start, moves, moves)
+    readings, shown = jax.tree.map(lambda x: x[0], read(Episode(seed=12).observe()))
+    predicted = {n: b.astype(np.float32) for n, b in start.items()}
+    table = jax.eval_shape(_table_jit(16, "paper"), p, predicted, readings, shown, np.zeros(2, np.uint32), np.int32(0))
+    for n, belief in table.belief.posteriors.items():
+        assert start[n].shape == (5 * len(world.factors[n].states),)
+        assert belief.shape == (len(world.factors[n].states),)
 
 
 @pytest.mark.parametrize(("week", "replication"), [(26, 1), (-1, 1), (True, 1), (3, 0)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
@@ -19,10 +22,23 @@ from stocktake_jax import plots
 from stocktake_jax.errors import InputError
 from stocktake_jax.evaluation.published import published_agents
 from stocktake_jax.evaluation.skill import References, score
-from stocktake_jax.models import Tape, World
+from stocktake_jax.models import FACTORS, Tape, World
 from stocktake_jax.plots import style
 
-from .conftest import COVERAGE, document
+from .conftest import (
+    COVERAGE,
+    FACTORS_ON,
+    HALVED,
+    IGNORED,
+    OUTLOOK,
+    PAIRS,
+    TRUE,
+    VALUES_OF,
+    WAIT,
+    believed,
+    document,
+    misspecified,
+)
 
 Maker = Callable[[pytest.FixtureRequest], Callable[[], Any]]
 
@@ -58,15 +74,18 @@ def made(kind: str, get: Callable[[str], Any]) -> Callable[..., Any]:
         return lambda **k: plots.parameters(get("draws"), prior, truth, **k)
     if kind == "coverage":
         return lambda **k: plots.coverage(COVERAGE, **k)
+    if kind in WRONG_MODELS:
+        return lambda **k: getattr(plots, kind)(misspecified(*WRONG_MODELS[kind]), **k)
     names = {"tornado": "study", "sample_complexity": "learned", "reliability": "calibration"}
     return lambda **k: getattr(plots, kind)(document(f"{names[kind]}.json"), **k)
 
 
-ONE_PANEL = ("posterior", "decision", "knowing_doing", "tornado", "coverage")
+WRONG_MODELS = {"models": [*IGNORED, *HALVED], "curves": [*FACTORS_ON, *VALUES_OF], "grid": PAIRS}
+ONE_PANEL = ("posterior", "decision", "knowing_doing", "tornado", "coverage", "models")
 KINDS = (
     *ONE_PANEL,
     *("tape", "posteriors", "beliefs", "books", "skill", "detection", "reliability", "rank_histograms"),
-    *("parameters", "sample_complexity"),
+    *("parameters", "sample_complexity", "curves", "grid"),
 )
 
 UNITS = {
@@ -83,6 +102,9 @@ UNITS = {
     "parameters": ("density", "probability", "days"),
     "coverage": ("%",),
     "tornado": ("($)",),
+    "models": ("($) against the true model",),
+    "curves": ("additional cost of an episode ($)", "value believed (days)"),
+    "grid": ("port.wait_sd (truth: 2 days)", "port.outlook_sd (truth: 3 days)", "($)"),
     "sample_complexity": ("tapes", "($)", "nats/week", "error"),
     "reliability": ("probability stated", "share of weeks"),
 }
@@ -102,6 +124,9 @@ NAMES = {
     "parameters": ("port.wait_sd", "posterior density", "prior density", "truth", "middle 90 %"),
     "coverage": ("port.build_onset", "transition that the data can tell", "any other parameter", "chance allows"),
     "tornado": ("port.disperse", "halved", "doubled"),
+    "models": ("quality ignored", "stress of port x0.5", "95 % interval over seeds", "Monte Carlo standard error"),
+    "curves": (WAIT, OUTLOOK, "truth", "95 % interval over seeds", "Monte Carlo standard error"),
+    "grid": ("halved", "true", "doubled", "+50\n± 10", "-40\n± 10", "Framed", "Hatched"),
     "sample_complexity": ("plug-in", "averaged", "supplier", "true model"),
     "reliability": ("port", "quality", "congested", "paper likelihood", "exact likelihood"),
 }
@@ -143,7 +168,7 @@ def test_figure(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> No
     assert len(title) > 15
 
 
-LARGE = ("tape", "posteriors", "beliefs", "books", "reliability", "sample_complexity")
+LARGE = ("tape", "posteriors", "beliefs", "books", "reliability", "sample_complexity", "models", "curves", "grid")
 """Figures of many panels, which take their second or two; what makes them the same each time is the others' code."""
 
 
@@ -183,6 +208,79 @@ def test_tape_shades_the_weeks_under_stress(tape: Tape, world: World) -> None:
                 a, width = patch.get_x(), patch.get_width()
                 shaded[round(a + 0.5) : round(a + 0.5 + width)] = True
         assert shaded.tolist() == stressed.tolist()
+
+
+def covered(ax: Axes) -> list[tuple[str, str]]:
+    """Pairs of texts of a panel, its title too, of which one lies over the other."""
+    figure = ax.figure
+    assert isinstance(figure, Figure)
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    shown = [t for t in (*ax.texts, *ax.findobj(Text, include_self=False)) if t.get_text() in REGIMES]
+    shown += [t for t in ax.texts if t.get_text().startswith(("scorecard", "↑"))]
+    boxes = {id(t): (t.get_text(), t.get_window_extent(renderer)) for t in shown}
+    pairs = itertools.combinations(boxes.values(), 2)
+    return [(a, b) for (a, one), (b, other) in pairs if one.padded(-0.7).overlaps(other.padded(-0.7))]
+
+
+REGIMES = {style.words(label) for factor in World.paper().factors.values() for label in factor.labels} | set(FACTORS)
+
+
+@pytest.mark.parametrize("seed", [0, 9, 160])
+def test_names_of_regimes_do_not_cover_each_other(seed: int) -> None:
+    """On tapes where three regimes follow each other in as many weeks, two of them at the very end."""
+    panels = plots.tape(Tape.published(seed))
+    assert [(name, pair) for name, ax in panels.items() for pair in covered(ax)] == []
+
+
+def test_texts_that_meet_go_to_lines_of_their_own() -> None:
+    free: list[float] = []
+    assert [style.first_free(free, *ends) for ends in ((0, 2), (1, 3), (2.5, 4), (1, 9), (4, 5))] == [0, 1, 0, 2, 1]
+
+
+def test_a_bill_that_dwarfs_all_others_leaves_them_to_be_seen(results: Any) -> None:
+    saved = plots.saved_ledgers(results.seeds[0])
+    plain = plots.books(saved)
+    most = max(float(sum(e.bill.values()).max()) for e in saved.values())
+    assert plain["floor"]["bill"].get_ylim()[1] >= most
+    assert not plain["floor"]["bill"].texts
+    fees = saved["oracle"].bill["couple"].copy()
+    fees[[7, 8]] += (50_000.0, 70_000.0)
+    dear = dataclasses.replace(saved["oracle"], bill=saved["oracle"].bill | {"couple": fees})
+    drawn = plots.books(saved | {"oracle": dear})
+    bills = sum(dear.bill.values())
+    assert most / 4 < drawn["oracle"]["bill"].get_ylim()[1] < 2 * most
+    assert drawn["floor"]["bill"].get_ylim() == drawn["oracle"]["bill"].get_ylim()
+    told = [t.get_text() for t in drawn["oracle"]["bill"].texts]
+    assert told[-2:] != [] and {f"↑ ${bills[week]:,.0f}" for week in (7, 8)} <= set(told)
+    assert covered(drawn["oracle"]["bill"]) == []
+
+
+def test_coverage_names_only_what_it_shows() -> None:
+    for keep, said in ((0, "transition that the data can tell"), (1, "any other parameter")):
+        ax = plots.coverage({**COVERAGE, "parameters": COVERAGE["parameters"][keep : keep + 1]})
+        legend = ax.get_legend()
+        assert legend is not None
+        assert [t.get_text() for t in legend.get_texts()] == [said, "chance allows if 90% is true"]
+
+
+def test_the_legend_of_a_tornado_stands_below_its_bars() -> None:
+    ax = plots.tornado(document("study.json"))
+    legend = ax.get_legend()
+    assert legend is not None
+    renderer = FigureCanvasAgg(plots.figure_of(ax)).get_renderer()
+    plots.figure_of(ax).draw(renderer)
+    assert legend.get_window_extent(renderer).y1 <= ax.get_window_extent(renderer).y0
+
+
+def test_errors_of_estimates_have_few_enough_ticks_to_read() -> None:
+    wide = document("learned.json")
+    for row, error in zip(wide["models"], (0.011, 0.9), strict=False):
+        row["parameter_error"]["transitions"] = error
+    ax = plots.sample_complexity(wide)["parameters"]
+    low, high = ax.get_ylim()
+    ticks = [tick for tick in ax.get_yticks() if low <= tick <= high]
+    assert 3 <= len(ticks) <= 8 and not len(ax.get_yticks(minor=True))
 
 
 def test_posterior_frames_the_truth_and_shades_the_belief(filtered: Any, tape: Tape, world: World) -> None:
@@ -265,6 +363,57 @@ def test_tornado_puts_the_costliest_parameter_on_top() -> None:
     assert widths == {round(o["difference"], 6) for o in study["outcomes"] if o["parameter"] in ranked}
 
 
+def test_every_kind_of_wrong_model_gets_its_figure() -> None:
+    everything = misspecified(*IGNORED, *FACTORS_ON, *VALUES_OF, *PAIRS, *HALVED, believed({WAIT: 9.0}, 3.0))
+    drawn = plots.misspecified(everything)
+    assert list(drawn) == ["tornado", "curves", "grid", "models"]
+    assert [t.get_text() for t in drawn["tornado"].get_yticklabels()] == ["stress of port", "stress of demand"]
+    assert list(drawn["curves"]) == [WAIT, OUTLOOK] and list(drawn["grid"]) == [f"{WAIT}, {OUTLOOK}"]
+    # A value by itself makes no curve; costliest on top.
+    names = [t.get_text() for t in drawn["models"].get_yticklabels()]
+    ignored = [o["label"] for o in IGNORED[::-1]]
+    assert names == [*ignored[:3], f"{WAIT} = 9", *ignored[3:]]
+    assert list(plots.misspecified(misspecified(*FACTORS_ON[1:3]))) == ["tornado"]
+
+
+def test_models_are_dots_with_both_intervals() -> None:
+    ax = plots.models(misspecified(*IGNORED), order="given", most=2)
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["port ignored", "quality ignored"]
+    assert [[float(x) for x in line.get_xdata()] for line in ax.lines[:3]] == [[5.0, 65.0], [25.0, 45.0], [35.0]]
+    assert ax.get_title(loc="left") == "The costliest model: quality ignored (+$55)"
+    assert "Nothing here costs more" in plots.models(misspecified(IGNORED[0])).get_title(loc="left")
+
+
+def test_curves_go_through_the_truth() -> None:
+    axes = plots.curves(misspecified(*FACTORS_ON, *VALUES_OF))
+    lines = {name: axes[name].lines[1].get_xydata().tolist() for name in axes}
+    assert lines[WAIT] == [[0.5, 2.5], [1.0, 5.0], [2.0, 0.0], [4.0, 20.0], [8.0, 40.0]]
+    assert lines[OUTLOOK] == [[2.0, 6.0], [3.0, 0.0], [6.0, 2.0]]
+    assert (axes[WAIT].get_xscale(), axes[OUTLOOK].get_xscale()) == ("log", "linear")
+    # A document that does not say what is true: factors have their truth at one, values none.
+    old = [{**o, "believed": {}} for o in (*FACTORS_ON, *VALUES_OF)]
+    axes = plots.curves({"outcomes": [{**TRUE, "believed": {}}, *old]})
+    assert [1.0, 0.0] in axes[WAIT].lines[1].get_xydata().tolist() and axes[WAIT].get_xlabel() == "times the truth"
+    assert axes[OUTLOOK].lines[1].get_xydata().tolist() == [[2.0, 6.0], [6.0, 2.0]]
+
+
+def test_the_grid_marks_the_truth_and_what_is_cheaper() -> None:
+    (ax,) = plots.grid(misspecified(*PAIRS)).values()
+    (image,) = ax.collections
+    assert image.get_array().tolist() == [[20.0, 0.0, -40.0], [70.0, 50.0, 10.0]]
+    assert image.get_clim() == (-70.0, 70.0)
+    hatched = [p.get_xy() for p in ax.patches if p.get_hatch()]
+    framed = [p.get_xy() for p in ax.patches if not p.get_hatch()]
+    assert hatched == [(2, 0)] and framed == [(1.03, 0.03)]
+    bold = {t.get_text().split()[0] for t in ax.texts if t.get_fontweight() == "bold"}
+    assert bold == {"-40", "+50", "+70"}
+    # By values the truth is known from the study.
+    by_value = [believed({WAIT: a, OUTLOOK: b}, a - b) for a in (1.0, 2.0) for b in (3.0, 4.0)]
+    (ax,) = plots.grid(misspecified(*by_value)).values()
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["3\n(truth)", "4"]
+    assert [p.get_xy() for p in ax.patches if not p.get_hatch()] == [(0.03, 1.03)]
+
+
 def test_rank_histograms_mark_what_is_not_flat(ranked: Any) -> None:
     axes = plots.rank_histograms([ranked])
     assert "not flat" not in axes["port.build_onset"].get_title(loc="left")
@@ -307,7 +456,14 @@ def test_prior_draws_follow_the_priors(world: World) -> None:
         (lambda w, t: plots.detection({"a": {}}), "nobody has"),
         (lambda w, t: plots.knowing_doing({}), "nobody has"),
         (lambda w, t: plots.tornado({}), "no 'outcomes'"),
-        (lambda w, t: plots.tornado({"outcomes": [{"parameter": ""}]}), "--preset tornado"),
+        (lambda w, t: plots.tornado(misspecified(*IGNORED)), "change by a factor"),
+        (lambda w, t: plots.models(misspecified()), "the true model alone"),
+        (lambda w, t: plots.curves(misspecified(*IGNORED)), "change of one parameter"),
+        (
+            lambda w, t: plots.curves({"outcomes": [*FACTORS_ON, *[{**v, "changes": {WAIT: 1.0}} for v in VALUES_OF]]}),
+            "is true",
+        ),
+        (lambda w, t: plots.grid(misspecified(*FACTORS_ON)), "change of two parameters"),
         (lambda w, t: plots.tornado("study.json"), "not str"),
         (lambda w, t: plots.reliability({"scores": []}), "no 'reliability'"),
         (lambda w, t: plots.rank_histograms({}), "no 'factors'"),

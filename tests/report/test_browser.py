@@ -20,6 +20,9 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.common.print_page_options import PrintOptions
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
+from stocktake_jax.report import Report
+from stocktake_jax.report.page import embedded
+
 Browser = webdriver.Chrome
 
 
@@ -305,14 +308,136 @@ def test_it_is_made_for_readers_of_the_screen(opened: Browser) -> None:
     assert js(opened, silent) == 0
 
 
-def test_a_narrow_window_does_not_scroll_sideways(opened: Browser) -> None:
-    size = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+def test_the_keyboard_goes_through_the_page_in_its_order(opened: Browser) -> None:
+    """Every stop shows that it has the focus; the first one leads past the head of the page."""
+    here = """const a = document.activeElement, style = getComputedStyle(a), box = a.getBoundingClientRect();
+      return [a.tagName, a.textContent.trim(), style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2 &&
+        box.left >= 0 && box.width > 0, Array.from(document.querySelectorAll("*")).indexOf(a)]"""
+
+    def tab() -> tuple[str, str, int]:
+        opened.switch_to.active_element.send_keys(Keys.TAB)
+        tag, words, seen, place = js(opened, here)
+        assert seen, (tag, words)
+        return tag, words, place
+
+    assert tab()[:2] == ("A", "Skip to the results")
+    head = [tab() for _ in range(7)]
+    assert [words for _, words, _ in head[:6]] == [
+        *("Summary", "References", "Skill", "Seeing and acting", "Agents’ runs", "Episodes")
+    ]
+    assert head[6][0] == "BUTTON"
+    opened.find_element(By.CSS_SELECTOR, "a.skip").send_keys(Keys.ENTER)
+    assert js(opened, "return document.activeElement.id") == "main"
+    inside = [tab() for _ in range(14)]
+    places = [place for _, _, place in [*head, *inside]]
+    assert places == sorted(set(places))
+    # The filter of the first table, the table itself (it can be scrolled), its heads, what they mean.
+    assert [tag for tag, _, _ in inside] == [
+        "INPUT",
+        "SELECT",
+        "DIV",
+        *["BUTTON"] * 7,
+        "SUMMARY",
+        "INPUT",
+        "SELECT",
+        "DIV",
+    ]
+
+
+@pytest.fixture
+def narrow(opened: Browser) -> Iterator[Browser]:
+    """The page on a telephone."""
+    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    yield opened
+    opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_narrow_window_does_not_scroll_sideways(narrow: Browser) -> None:
+    unfold(narrow, 0)
+    assert js(narrow, "return document.documentElement.scrollWidth") <= 390
+
+
+def test_a_table_that_is_scrolled_sideways_keeps_its_caption_and_names(narrow: Browser) -> None:
+    code = """
+      const table = document.getElementById("skill"), frame = table.parentElement;
+      frame.scrollLeft = 300;
+      const left = (node) => node.getBoundingClientRect().left - frame.getBoundingClientRect().left;
+      const caption = table.caption.firstElementChild, row = table.tBodies[0].rows[0];
+      return [frame.scrollLeft, left(caption), caption.getBoundingClientRect().right, left(row.cells[0]),
+        left(table.tHead.rows[0].cells[0]), left(row.cells[1]), getComputedStyle(row.cells[0]).backgroundColor];
+    """
+    scrolled, caption, end, name, head_, second, back = js(narrow, code)
+    assert scrolled == 300
+    assert max(abs(at) for at in (caption, name, head_)) <= 1 and end <= 390
+    assert second < 0  # what is not kept has moved out of sight
+    assert back == "rgb(255, 255, 255)"
+
+
+TEXTS = """
+  const faults = [];
+  for (const picture of document.querySelectorAll("figure svg[role=img]")) {
+    const { width, height } = picture.viewBox.baseVal, name = picture.querySelector("title").textContent;
+    const texts = Array.from(picture.querySelectorAll("text"), (node) => [node.textContent, node.getBBox()]);
+    texts.forEach(([words, a], i) => {
+      const inside = a.x >= -0.5 && a.x + a.width <= width + 0.5 && a.y >= -2 && a.y + a.height <= height + 2;
+      if (!inside) faults.push([name, "cut", words]);
+      for (const [others, b] of texts.slice(i + 1)) {
+        if (Math.min(a.x + a.width, b.x + b.width) - Math.max(a.x, b.x) > 1 &&
+            Math.min(a.y + a.height, b.y + b.height) - Math.max(a.y, b.y) > 4) faults.push([name, words, others]);
+      }
+    });
+  }
+  return [document.querySelectorAll("figure svg[role=img] text").length, faults];
+"""
+
+
+@pytest.mark.parametrize("width", [1280, 700, 390])
+def test_no_text_of_a_chart_is_cut_or_covers_another(opened: Browser, width: int) -> None:
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
     opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
-        unfold(opened, 0)
-        assert js(opened, "return document.documentElement.scrollWidth") <= 400
+        for seed in (0, 3, 11):
+            unfold(opened, seed)
+        texts, faults = js(opened, TEXTS)
+        assert texts > 300 and faults == []
     finally:
         opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_bills_that_dwarf_all_others_are_broken_and_say_their_amount(
+    opened: Browser, report: Report, tmp_path: Path
+) -> None:
+    unfold(opened, 0)
+    assert opened.find_elements(By.CSS_SELECTOR, "#seed-0 .break, #seed-0 .inside > .note") == []
+    document = json.loads(json.dumps(report.document))
+    run = document["seeds"][0]["runs"][0]
+    for week, dollars in ((7, 9123), (8, 12345)):
+        run["bill"].setdefault("couple", [0] * 26)[week] += 100 * dollars
+        run["weekly"][week] += 100 * dollars
+    path = tmp_path / "dear.html"
+    path.write_text(report.html.replace(embedded(report.document), embedded(document)), encoding="utf-8")
+    opened.get(path.as_uri())
+    node = unfold(opened, 0)
+    assert "broken" in node.find_element(By.CSS_SELECTOR, ".inside > .note").text
+    books = node.find_elements(By.CSS_SELECTOR, ".pair svg[role=img]")
+    assert [len(picture.find_elements(By.CLASS_NAME, "break")) for picture in books] == [2, 0, 0]
+    amounts = [node_.text for node_ in books[0].find_elements(By.CLASS_NAME, "over")]
+    assert amounts == [f"${run['weekly'][week] / 100:,.0f}" for week in (7, 8)]
+    assert js(opened, TEXTS)[1] == []
+    # No bar leaves the chart, and the bars of the other weeks can still be told apart.
+    rows = js(
+        opened,
+        """return Array.from(arguments[0].querySelectorAll(".segment"), (node) => {
+          const box = node.getBBox(); return [box.x, box.y, box.height]; })""",
+        books[0],
+    )
+    top = min(y for _, y, _ in rows)
+    totals: dict[float, float] = {}
+    for x, _, tall in rows:
+        totals[x] = totals.get(x, 0.0) + tall
+    assert top > 200 and len(totals) == 26
+    assert sorted(totals.values())[-1] <= 112.1 and sorted(totals.values())[-3] > 0.3 * 112
 
 
 def pages(pdf: bytes) -> int:

@@ -370,6 +370,14 @@ def test_texts_of_journals_cannot_end_the_data(report: Report, evil: tuple[str, 
     assert embedded({"a": "\u2028</script>"}) == '{"a":"\\u2028\\u003c/script\\u003e"}'
 
 
+def test_links_within_the_page_lead_somewhere(result: BenchResult, report: Report) -> None:
+    for page, with_runs in ((report.html, True), (make_report(result).html, False)):
+        places = set(re.findall(r'\bid="([^"]+)"', page))
+        links = set(re.findall(r'href="#([^"]+)"', page))
+        assert links <= places and len(links) >= 5 + len(SEEDS)
+        assert ("h-runs" in links) == with_runs
+
+
 def test_the_page_names_no_address_and_forbids_the_network(report: Report) -> None:
     assert not re.findall(r'(?:src|href)="(?!#|data:,")', report.html)
     assert not re.findall(r"https?://(?!www\.w3\.org/)", report.html)
