@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 
-# What this process has compiled, neither it nor the commands that it starts need compile again. A folder of its own:
-# JAX writes entries in place, where another process could read half of one. JAX reads these when it is imported.
-_compiled = tempfile.mkdtemp(prefix="stocktake-tests-")
-atexit.register(shutil.rmtree, _compiled, ignore_errors=True)
-os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled
+# What one process has compiled, neither it, nor its fellows (pytest -n), nor the commands that they start need compile
+# again. Where its size is bounded, JAX locks the folder, so that nobody reads half an entry. JAX reads these when it is
+# imported. The process that starts the others makes the folder, and they find its name here.
+if "STOCKTAKE_TESTS_COMPILED" not in os.environ:
+    os.environ["STOCKTAKE_TESTS_COMPILED"] = tempfile.mkdtemp(prefix="stocktake-tests-")
+    atexit.register(shutil.rmtree, os.environ["STOCKTAKE_TESTS_COMPILED"], ignore_errors=True)
+os.environ["JAX_COMPILATION_CACHE_DIR"] = os.environ["STOCKTAKE_TESTS_COMPILED"]
+os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**32)
+# Most tests are small, and take less time to run than to compile: machine code as XLA first makes it, the same here and in
+# every command that a test starts. The large ones ask for better: JAX_DISABLE_MOST_OPTIMIZATIONS=0 pytest -m slow.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 
-# ruff: noqa: E402
 import equinox  # noqa: F401
 import jax
 import jaxtyping
@@ -59,6 +65,16 @@ def global_jax_flags_stay() -> Iterator[None]:
         if after[flag] != value:
             jax.config.update(flag, value)  # so that only the guilty test fails
     assert after == before, "a JAX flag was left changed; use a scope such as `with jax.enable_x64(True):`"
+
+
+@contextlib.contextmanager
+def unchecked() -> Iterator[None]:
+    """No checks of shapes and types: see `checks`."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

@@ -230,6 +230,18 @@ class Index(Gaussian):
         return low, high, (jnp.abs(y - k) < 1e-3) & (k >= floor)
 
 
+def _draw_one(values: list[list[float]], probs: list[list[float]], rng: random.Random, state: int) -> float:
+    """One of a state's values; a certain one takes no random number."""
+    options = values[state]
+    if len(options) > 1:
+        u, cumulative = rng.random(), 0.0
+        for value, p in zip(options[:-1], probs[state][:-1], strict=True):
+            cumulative += p
+            if u < cumulative:
+                return float(value)
+    return float(options[-1])
+
+
 class Discrete(Channel):
     """A value out of a short list, with probabilities that depend on the state.
 
@@ -266,18 +278,7 @@ class Discrete(Channel):
     def drawer(self) -> Drawer:
         """See `Channel.drawer`: one uniform number, none if the value is certain."""
         values, probs = np.asarray(self.values).tolist(), np.asarray(self.probs).tolist()
-
-        def draw(rng: random.Random, state: int) -> float:
-            options = values[state]
-            if len(options) > 1:
-                u, cumulative = rng.random(), 0.0
-                for value, p in zip(options[:-1], probs[state][:-1], strict=True):
-                    cumulative += p
-                    if u < cumulative:
-                        return float(value)
-            return float(options[-1])
-
-        return draw
+        return functools.partial(_draw_one, values, probs)
 
     def snap(self, emitted: Any) -> np.ndarray:
         """See `Channel.snap`: the nearest value of the list, or week 0's."""
